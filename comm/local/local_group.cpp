@@ -1,0 +1,267 @@
+#include "local/local_group.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <zero3/error.h>
+
+namespace zero3::local {
+namespace {
+
+bool moves_payload(const Header& header) {
+  return header.operation != name_of(CollectiveOp::kBarrier) && header.operation != "split";
+}
+
+/// "all_gather of 'block.2' (2048 bytes)"
+std::string short_text(const Header& header) {
+  std::string text{header.operation};
+  if (!header.label.empty()) text += " of '" + header.label + "'";
+  if (moves_payload(header)) text += concat(" (", header.bytes.count(), " bytes)");
+  return text;
+}
+
+/// With what the short text leaves out, for calls that differ in nothing else.
+std::string long_text(const Header& header) {
+  if (!moves_payload(header)) return short_text(header);
+  std::string text = short_text(header);
+  text.pop_back();
+  text += concat(", ", header.dtype);
+  if (header.operation == name_of(CollectiveOp::kAllGather)) {
+    text += concat(" from shards of ", header.source_dtype);
+  } else if (header.operation == name_of(CollectiveOp::kReduceScatter)) {
+    text += concat(", wire ", header.source_dtype,
+                   header.into == Into::kReplace ? ", replacing" : ", accumulating");
+  } else if (header.operation == name_of(CollectiveOp::kBroadcast)) {
+    text += concat(", root ", header.root);
+  }
+  return text + ")";
+}
+
+}  // namespace
+
+LocalGroup::LocalGroup(std::shared_ptr<World> world, std::vector<int> members, std::string name)
+    : world_(std::move(world)),
+      members_(std::move(members)),
+      name_(std::move(name)),
+      departed_(members_.size(), 0),
+      ended_(members_.size()) {
+  for (Slot& slot : slots_) {
+    slot.calls.assign(members_.size(), nullptr);
+    slot.progress.assign(members_.size(), 0);
+  }
+}
+
+void LocalGroup::arrive(const Call& call) {
+  Lock lock(world_->mutex);
+  if (world_->failed()) leave(lock, call);
+  Slot& slot = slot_of(call);
+  if (slot.sequence != call.sequence) {
+    slot.sequence = call.sequence;
+    std::fill(slot.calls.begin(), slot.calls.end(), nullptr);
+    std::fill(slot.progress.begin(), slot.progress.end(), 0);
+    slot.reached.fill(0);
+  }
+  check_agreement(slot, call);
+  if (world_->failed()) leave(lock, call);
+  slot.calls[static_cast<std::size_t>(call.rank)] = &call;
+  contribute(slot, call.rank, 0);
+  for (int rank = 0; rank < size(); ++rank) {
+    if (ended_[static_cast<std::size_t>(rank)].issued <= call.sequence) fail_for_ended(slot, rank);
+  }
+  if (world_->failed()) leave(lock, call);
+}
+
+void LocalGroup::check_agreement(const Slot& slot, const Call& call) {
+  const auto other = std::find_if(slot.calls.begin(), slot.calls.end(),
+                                  [](const Call* arrived) { return arrived != nullptr; });
+  if (other == slot.calls.end() || (*other)->header == call.header) return;
+  std::vector<int> others;
+  for (const Call* arrived : slot.calls) {
+    if (arrived != nullptr) others.push_back(members_[static_cast<std::size_t>(arrived->rank)]);
+  }
+  const bool differ_in_detail = short_text(call.header) == short_text((*other)->header);
+  const auto text = differ_in_detail ? long_text : short_text;
+  world_->fail({.message = concat(place(call.sequence), ": rank ",
+                                  members_[static_cast<std::size_t>(call.rank)], " calls ",
+                                  text(call.header), ", ", text_of_ranks(others), ' ',
+                                  text((*other)->header),
+                                  "; every rank must issue the same collectives in the same order"),
+                .names_operation = true});
+}
+
+void LocalGroup::fail_for_ended(const Slot& slot, int rank) {
+  const Ended& ended = ended_[static_cast<std::size_t>(rank)];
+  std::vector<int> waiting;
+  const Call* example = nullptr;
+  for (const Call* arrived : slot.calls) {
+    if (arrived == nullptr) continue;
+    waiting.push_back(members_[static_cast<std::size_t>(arrived->rank)]);
+    example = arrived;
+  }
+  const int culprit = members_[static_cast<std::size_t>(rank)];
+  world_->fail({.message = concat(
+                    "rank ", culprit,
+                    ended.by_exception ? " was ended by an exception after " : " has ended after ",
+                    ended.issued, " collectives, ", text_of_ranks(waiting),
+                    waiting.size() == 1 ? " waits" : " wait", " for it in ", full_name(*example)),
+                .culprit = culprit,
+                .names_operation = true});
+}
+
+void LocalGroup::work(const Call& call, int step) {
+  Lock lock(world_->mutex);
+  if (world_->failed()) leave(lock, call);
+  Slot& slot = slot_of(call);
+  ++slot.working;
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    call.steps[static_cast<std::size_t>(step)].run(slot.calls);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  --slot.working;
+  if (world_->failed()) world_->changed.notify_all();
+  if (error != nullptr) {
+    const int culprit = members_[static_cast<std::size_t>(call.rank)];
+    world_->fail(
+        {.message = concat(full_name(call), " failed on rank ", culprit, ": ", text_of(error)),
+         .culprit = culprit,
+         .names_operation = true});
+    wait_for_workers(lock, call);
+    std::rethrow_exception(error);
+  }
+  contribute(slot, call.rank, step + 1);
+}
+
+void LocalGroup::contribute(Slot& slot, int rank, int level) {
+  slot.progress[static_cast<std::size_t>(rank)] = level + 1;
+  if (++slot.reached[static_cast<std::size_t>(level)] == size()) {
+    world_->changed.notify_all();
+    if (level > 0) slot.children.clear();
+  }
+}
+
+void LocalGroup::depart(const Call& call) {
+  const Lock lock(world_->mutex);
+  departed_[static_cast<std::size_t>(call.rank)] = call.sequence + 1;
+  if (waiting_for_turn_ > 0) world_->changed.notify_all();
+}
+
+void LocalGroup::skip(const Call& call, const std::exception_ptr& error) noexcept {
+  Lock lock(world_->mutex);
+  if (!world_->failed()) {
+    const int culprit = members_[static_cast<std::size_t>(call.rank)];
+    world_->fail({.message = concat(full_name(call), " cannot run, the stream of rank ", culprit,
+                                    " has failed: ", text_of(error)),
+                  .culprit = culprit,
+                  .names_operation = true});
+  }
+  wait_for_workers(lock, call);
+}
+
+bool LocalGroup::has_passed(const Call& call, int level) {
+  if (level == kTurn) return departed_[static_cast<std::size_t>(call.rank)] == call.sequence;
+  return slot_of(call).reached[static_cast<std::size_t>(level)] == size();
+}
+
+bool LocalGroup::passed(const Call& call, int level) {
+  Lock lock(world_->mutex);
+  if (has_passed(call, level)) return true;
+  if (world_->failed()) leave(lock, call);
+  return false;
+}
+
+void LocalGroup::await(const Call& call, int level) {
+  Lock lock(world_->mutex);
+  const auto settled = [&] { return has_passed(call, level) || world_->failed(); };
+  if (level == kTurn) {
+    // Without a limit of its own: a peer that waits for this rank has one.
+    ++waiting_for_turn_;
+    world_->changed.wait(lock, settled);
+    --waiting_for_turn_;
+  } else if (!world_->changed.wait_for(lock, world_->timeout(), settled)) {
+    world_->fail({.message = timeout_message(call, level), .names_operation = true});
+  }
+  if (!has_passed(call, level)) leave(lock, call);
+}
+
+void LocalGroup::wait_for_workers(Lock& lock, const Call& call) {
+  const Slot& slot = slot_of(call);
+  const bool arrived =
+      slot.sequence == call.sequence && slot.calls[static_cast<std::size_t>(call.rank)] == &call;
+  if (!arrived) return;
+  world_->changed.wait(lock, [&] { return slot.working == 0; });
+}
+
+void LocalGroup::leave(Lock& lock, const Call& call) {
+  wait_for_workers(lock, call);
+  const Failure& failure = *world_->failure();
+  throw CommError(failure.names_operation ? failure.message
+                                          : concat(full_name(call), ": ", failure.message));
+}
+
+std::vector<int> LocalGroup::absent_from(const Slot& slot, int level) const {
+  std::vector<int> absent;
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    if (slot.progress[rank] <= level) absent.push_back(members_[rank]);
+  }
+  return absent;
+}
+
+std::string LocalGroup::timeout_message(const Call& call, int level) {
+  return concat(full_name(call), ": ", text_of_ranks(absent_from(slot_of(call), level)),
+                level == 0 ? " absent after " : " not done after ", text_of(world_->timeout()));
+}
+
+std::string LocalGroup::describe(const Call& call, int level) {
+  const Lock lock(world_->mutex);
+  if (level == kTurn) return full_name(call) + ", issued after one on another stream";
+  const std::vector<int> absent = absent_from(slot_of(call), level);
+  if (absent.empty()) return full_name(call);
+  return concat(full_name(call), ", ", text_of_ranks(absent), level == 0 ? " absent" : " not done");
+}
+
+std::string LocalGroup::place(std::int64_t sequence) const {
+  const std::string number = concat("collective #", sequence + 1);
+  return name_.empty() ? number : concat(number, " of ", name_);
+}
+
+std::string LocalGroup::full_name(const Call& call) const {
+  return concat(place(call.sequence), ", ", short_text(call.header));
+}
+
+std::shared_ptr<LocalGroup> LocalGroup::child(const Call& call) {
+  const Lock lock(world_->mutex);
+  Slot& slot = slot_of(call);
+  if (slot.children.empty()) slot.children = make_children(slot);
+  return slot.children.at(call.color);
+}
+
+std::map<int, std::shared_ptr<LocalGroup>> LocalGroup::make_children(const Slot& slot) const {
+  std::map<int, std::vector<std::pair<int, int>>> ordered;  // (key, rank) by color
+  for (const Call* call : slot.calls) ordered[call->color].emplace_back(call->key, call->rank);
+  std::map<int, std::shared_ptr<LocalGroup>> children;
+  for (auto& [color, ranks] : ordered) {
+    std::sort(ranks.begin(), ranks.end());
+    std::vector<int> members;
+    for (const auto& [key, rank] : ranks)
+      members.push_back(members_[static_cast<std::size_t>(rank)]);
+    std::string name = concat("communicator ", ++world_->splits, " (", text_of_ranks(members), ")");
+    children.emplace(color,
+                     std::make_shared<LocalGroup>(world_, std::move(members), std::move(name)));
+  }
+  return children;
+}
+
+void LocalGroup::end(int rank, std::int64_t issued, bool by_exception) noexcept {
+  const Lock lock(world_->mutex);
+  ended_[static_cast<std::size_t>(rank)] = {issued, by_exception};
+  if (world_->failed()) return;
+  for (const Slot& slot : slots_) {
+    if (slot.sequence == issued && slot.reached[0] > 0) fail_for_ended(slot, rank);
+  }
+}
+
+}  // namespace zero3::local

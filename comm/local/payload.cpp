@@ -1,0 +1,107 @@
+#include "local/payload.h"
+
+#include <algorithm>
+#include <array>
+
+#include <zero3/error.h>
+#include <zero3/half.h>
+
+namespace zero3::local {
+namespace {
+
+// The accumulator's block stays in the first-level cache while every rank's block passes by.
+constexpr std::int64_t kBlock = 2048;
+
+template <class Wire>
+float rounded(float value) {
+  return static_cast<float>(Wire(value));
+}
+
+template <class Half>
+void narrow_to(Half* __restrict target, const float* __restrict source, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) target[i] = Half(source[i]);
+}
+
+template <class Wire>
+void replace(float* __restrict accumulator, const float* __restrict source, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) accumulator[i] = rounded<Wire>(source[i]);
+}
+
+template <class Wire>
+void add(float* __restrict accumulator, const float* __restrict source, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) accumulator[i] += rounded<Wire>(source[i]);
+}
+
+template <class Wire>
+void fold_as(float* accumulator, std::span<const float* const> contributions, std::int64_t count,
+             Into into) {
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    const std::int64_t length = std::min(kBlock, count - begin);
+    bool replaces = into == Into::kReplace;
+    for (const float* contribution : contributions) {
+      if (replaces) {
+        replace<Wire>(accumulator + begin, contribution + begin, length);
+      } else {
+        add<Wire>(accumulator + begin, contribution + begin, length);
+      }
+      replaces = false;
+    }
+  }
+}
+
+template <class T>
+void sum_as(T* target, std::span<const void* const> contributions, std::int64_t count) {
+  std::array<T, kBlock> block;
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    const std::int64_t length = std::min(kBlock, count - begin);
+    std::copy_n(static_cast<const T*>(contributions[0]) + begin, length, block.data());
+    for (const void* contribution : contributions.subspan(1)) {
+      const T* source = static_cast<const T*>(contribution) + begin;
+      for (std::int64_t i = 0; i < length; ++i) block[static_cast<std::size_t>(i)] += source[i];
+    }
+    std::copy_n(block.data(), length, target + begin);
+  }
+}
+
+}  // namespace
+
+void narrow(void* target, DType dtype, const float* source, std::int64_t count) {
+  if (dtype == DType::kBF16) {
+    narrow_to(static_cast<BFloat16*>(target), source, count);
+  } else {
+    ZERO3_CHECK(dtype == DType::kF16, "fp32 cannot be narrowed to ", dtype);
+    narrow_to(static_cast<Float16*>(target), source, count);
+  }
+}
+
+void fold(float* accumulator, std::span<const float* const> contributions, std::int64_t count,
+          Reduction reduction) {
+  switch (reduction.wire) {
+    case DType::kF32:
+      return fold_as<float>(accumulator, contributions, count, reduction.into);
+    case DType::kBF16:
+      return fold_as<BFloat16>(accumulator, contributions, count, reduction.into);
+    case DType::kF16:
+      return fold_as<Float16>(accumulator, contributions, count, reduction.into);
+    default:
+      throw UsageError(concat("contributions cannot travel as ", reduction.wire));
+  }
+}
+
+void sum(void* target, std::span<const void* const> contributions, std::int64_t count,
+         DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return sum_as(static_cast<float*>(target), contributions, count);
+    case DType::kF64:
+      return sum_as(static_cast<double*>(target), contributions, count);
+    // Signed sums are made modulo 2^64, so that an overflow is a wrong number and no undefined one.
+    case DType::kI64:
+    case DType::kU64:
+      return sum_as(static_cast<std::uint64_t*>(target), contributions, count);
+    default:
+      throw UsageError(concat("sums of ", dtype, " are not made"));
+  }
+}
+
+}  // namespace zero3::local

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include <zero3/communicator.h>
+
+/// The arithmetic of collectives over plain memory.
+///
+/// The kernels of the same meaning are enqueued with operands that are known then; here the peers'
+/// addresses are known only when all ranks have arrived.
+namespace zero3::local {
+
+/// target = source, rounded to `dtype` (bf16 or fp16).
+void narrow(void* target, DType dtype, const float* source, std::int64_t count);
+
+/// accumulator = [accumulator +] contributions[0] + contributions[1] + …, each element rounded to
+/// `reduction.wire` before it is added. No overlap.
+void fold(float* accumulator, std::span<const float* const> contributions, std::int64_t count,
+          Reduction reduction);
+
+/// target = contributions[0] + contributions[1] + …; `target` may be one of them. fp32, fp64, and
+/// int64 or uint64 modulo 2^64.
+void sum(void* target, std::span<const void* const> contributions, std::int64_t count, DType dtype);
+
+}  // namespace zero3::local

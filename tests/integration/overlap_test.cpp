@@ -1,0 +1,110 @@
+// Gathers and reductions run beside the compute stream.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <zero3/faulty_communicator.h>
+#include <zero3/trace.h>
+#include "support/engine_ops.h"
+#include "support/run_ranks.h"
+
+namespace zero3::test {
+namespace {
+
+/// Two ranks run a forward and a backward of four layers whose computing takes `work`, with
+/// collectives that take `communication`.
+void train(Trace& trace, std::chrono::milliseconds work, std::chrono::milliseconds communication,
+           std::optional<std::uint64_t> seed) {
+  run_ranks(2,
+            [&](Rank& rank) {
+              FaultyCommunicator slow(
+                  std::move(rank.communicator),
+                  {{.kind = Fault::Kind::kDelay, .at = Fault::kEvery, .delay = communication}});
+              Engine engine(*rank.device, slow, {});
+              std::vector<GroupId> groups;
+              for (int i = 0; i < 4; ++i)
+                groups.push_back(engine.add_group(group_of("g" + std::to_string(i), {4000})));
+              engine.build();
+              const auto compute = [&](const std::string& name) {
+                engine.compute().call(name, [work] { std::this_thread::sleep_for(work); });
+              };
+              {
+                const MicroStep scope = engine.begin_micro_step();
+                for (std::size_t i = 0; i < 4; ++i) {
+                  const Gathered full = engine.gather(groups[i]);
+                  compute("forward " + std::to_string(i));
+                }
+                for (std::size_t i = 4; i-- > 0;) {
+                  const Gathered full = engine.gather(groups[i]);
+                  const Gradients grads = engine.grads(groups[i]);
+                  compute("backward " + std::to_string(i));
+                }
+              }
+              engine.step({.learning_rate = 0.1});
+            },
+            {.seed = seed, .trace = &trace});
+}
+
+/// How many spans of `row` on rank 0 have a part in common with a layer's computing.
+std::int64_t beside_compute(const std::vector<Trace::Span>& spans, const std::string& row) {
+  const auto computes = [](const Trace::Span& s) {
+    return s.rank == 0 && s.row == "compute" &&
+           (s.name.starts_with("forward") || s.name.starts_with("backward"));
+  };
+  return std::count_if(spans.begin(), spans.end(), [&](const Trace::Span& moving) {
+    if (moving.rank != 0 || moving.row != row) return false;
+    return std::any_of(spans.begin(), spans.end(), [&](const Trace::Span& s) {
+      return computes(s) && s.begin_ns < moving.end_ns && moving.begin_ns < s.end_ns;
+    });
+  });
+}
+
+TEST(Overlap, TheTraceShowsGathersAndReductionsUnderCompute) {
+  std::int64_t gathers = 0, reductions = 0;
+  for (int attempt = 0; attempt < 10 && (gathers < 3 || reductions < 2); ++attempt) {
+    Trace trace;
+    train(trace, std::chrono::milliseconds(10), std::chrono::milliseconds(4), std::nullopt);
+    gathers = beside_compute(trace.spans(), "gather");
+    reductions = beside_compute(trace.spans(), "reduce");
+  }
+  EXPECT_GE(gathers, 3);
+  EXPECT_GE(reductions, 2);
+}
+
+/// Whether a span of rank 0 ran before another.
+bool before(const std::vector<Trace::Span>& spans, const std::string& first,
+            const std::string& second) {
+  const auto find = [&](const std::string& name) {
+    return std::find_if(spans.begin(), spans.end(),
+                        [&](const Trace::Span& s) { return s.rank == 0 && s.name == name; });
+  };
+  return find(first) < find(second);
+}
+
+struct Seen {
+  bool gather_first = false, compute_first = false;
+  bool reduction_first = false, next_layer_first = false;
+};
+
+TEST(Overlap, TheNextGatherAndTheLastReductionAreInNoOrderWithTheComputing) {
+  Seen seen;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    Trace trace;
+    train(trace, {}, {}, seed);
+    const std::vector<Trace::Span> spans = trace.spans();
+    (before(spans, "all_gather g1", "forward 0") ? seen.gather_first : seen.compute_first) = true;
+    (before(spans, "reduce_scatter g3", "backward 2") ? seen.reduction_first
+                                                      : seen.next_layer_first) = true;
+  }
+  EXPECT_TRUE(seen.gather_first) << "the gather of layer 1 never ran before layer 0";
+  EXPECT_TRUE(seen.compute_first) << "layer 0 never ran before the gather of layer 1";
+  EXPECT_TRUE(seen.reduction_first) << "the reduction of layer 3 never ran before layer 2";
+  EXPECT_TRUE(seen.next_layer_first) << "layer 2 never ran before the reduction of layer 3";
+}
+
+}  // namespace
+}  // namespace zero3::test

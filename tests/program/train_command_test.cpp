@@ -1,0 +1,234 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "support/contains.h"
+#include "support/program.h"
+
+namespace zero3::test {
+namespace {
+
+class TrainCommand : public ::testing::Test {
+ protected:
+  [[nodiscard]] TrainOutput train(const std::vector<std::string>& more,
+                                  const SpawnOptions& options = {}) const {
+    return train_tiny(text_, more, options);
+  }
+
+  TempDir dir_;
+  std::string text_ = write_text(dir_, 20000);
+};
+
+TEST_F(TrainCommand, PrintsALineForEachStepAndOneAtTheEnd) {
+  const TrainOutput output = train({});
+  ASSERT_EQ(output.steps.size(), 3U);
+  EXPECT_EQ(keys_of(output.steps[0]),
+            (std::vector<std::string>{"step", "loss", "grad_norm", "learning_rate", "tokens",
+                                      "tokens_per_s", "step_ms"}));
+  EXPECT_EQ(keys_of(output.steps[1]).back(), "val_loss");
+  EXPECT_EQ(
+      keys_of(output.done),
+      (std::vector<std::string>{"done", "steps", "val_loss", "weights_checksum", "peak_rss_mib",
+                                "peak_bytes", "planned_bytes", "comm", "offloaded_bytes"}));
+  EXPECT_EQ(keys_of(output.done["peak_bytes"]),
+            (std::vector<std::string>{"shards", "gathered", "grads", "optimizer", "activations",
+                                      "checkpoints", "workspace"}));
+  EXPECT_EQ(keys_of(output.done["comm"]),
+            (std::vector<std::string>{"all_gather", "reduce_scatter", "all_reduce"}));
+  EXPECT_EQ(output.done["weights_checksum"].get<std::string>().size(), 16U);
+  EXPECT_EQ(output.steps[2]["tokens"], 3 * 2 * 33);
+}
+
+TEST_F(TrainCommand, FirstLossIsThatOfAnEvenGuess) {
+  EXPECT_NEAR(train({}).steps[0]["loss"].get<double>(), std::log(256.0), 0.1);
+}
+
+TEST_F(TrainCommand, SameCommandGivesTheSameBits) {
+  const TrainOutput first = train({});
+  const TrainOutput second = train({});
+  EXPECT_EQ(first.timeless(), second.timeless());
+  EXPECT_EQ(first.done["weights_checksum"], second.done["weights_checksum"]);
+}
+
+TEST_F(TrainCommand, WorldOfOneInTheEnvironmentChangesNothing) {
+  const TrainOutput alone = train({});
+  const TrainOutput launched =
+      train({}, {.environment = {"WORLD_SIZE=1", "LOCAL_RANK=0", "MASTER_ADDR=0.0.0.0",
+                                 "MASTER_PORT=29500"}});
+  EXPECT_EQ(launched.timeless(), alone.timeless());
+  EXPECT_EQ(launched.done["weights_checksum"], alone.done["weights_checksum"]);
+  EXPECT_EQ(launched.done["comm"], alone.done["comm"]);
+}
+
+TEST_F(TrainCommand, OpensNoSocket) {
+  std::set<std::string> seen;
+  const auto watch = [&seen](pid_t process) {
+    std::error_code gone;
+    for (const auto& entry :
+         std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/fd", gone)) {
+      seen.insert(std::filesystem::read_symlink(entry.path(), gone).string());
+    }
+  };
+  static_cast<void>(train(
+      {"--steps", "20"},
+      {.environment = {"WORLD_SIZE=1", "LOCAL_RANK=0", "MASTER_ADDR=0.0.0.0", "MASTER_PORT=29500"},
+       .watch = watch}));
+  EXPECT_TRUE(seen.contains("/dev/null")) << "the process was never seen";
+  for (const std::string& target : seen) EXPECT_FALSE(target.starts_with("socket:")) << target;
+}
+
+struct Numbers {
+  const char* name;
+  std::vector<std::string> flags;
+};
+class LocalRanks : public ::testing::TestWithParam<Numbers> {};
+
+TEST_P(LocalRanks, GiveTheBitsOfOneProcess) {
+  const TempDir dir;
+  const std::string text = write_text(dir, 20000);
+  const auto train = [&](int ranks, int micro_batches) {
+    std::vector<std::string> flags = {"--comm",       "local",
+                                      "--ranks",      std::to_string(ranks),
+                                      "--accumulate", std::to_string(micro_batches / ranks)};
+    flags.insert(flags.end(), GetParam().flags.begin(), GetParam().flags.end());
+    return train_tiny(text, flags);
+  };
+  for (const auto& [micro_batches, worlds] :
+       {std::pair{12, std::vector{2, 3, 4}}, std::pair{7, std::vector{7}}}) {
+    const TrainOutput alone = train(1, micro_batches);
+    for (const int ranks : worlds) {
+      const TrainOutput together = train(ranks, micro_batches);
+      EXPECT_EQ(together.timeless(), alone.timeless()) << ranks;
+      EXPECT_EQ(together.done["val_loss"], alone.done["val_loss"]) << ranks;
+      EXPECT_EQ(together.done["weights_checksum"], alone.done["weights_checksum"]) << ranks;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    TrainCommand, LocalRanks,
+    ::testing::Values(Numbers{"Fp32", {}}, Numbers{"Bf16", {"--dtype", "bf16"}},
+                      Numbers{"Bf16Recompute",
+                              {"--dtype", "bf16", "--checkpoint-activations", "recompute"}}),
+    [](const auto& test) { return test.param.name; });
+
+TEST_F(TrainCommand, PeakIsThePlanAndNothingIsReceivedAlone) {
+  const TrainOutput output = train({});
+  EXPECT_EQ(output.done["peak_bytes"], output.done["planned_bytes"]);
+  EXPECT_EQ(output.done["comm"]["all_gather"]["bytes"], 0);
+  EXPECT_EQ(output.done["comm"]["reduce_scatter"]["bytes"], 0);
+}
+
+TEST_F(TrainCommand, PeakIsThePlanWithRanksAndRecomputation) {
+  for (const char* ranks : {"2", "4"}) {
+    for (const char* checkpoints : {"none", "recompute"}) {
+      const TrainOutput output = train({"--ranks", ranks, "--checkpoint-activations", checkpoints});
+      EXPECT_EQ(output.done["peak_bytes"], output.done["planned_bytes"])
+          << ranks << ' ' << checkpoints;
+    }
+  }
+}
+
+TEST_F(TrainCommand, StatesAreSplitBetweenRanks) {
+  const Json one = train({}).done["peak_bytes"];
+  const Json four = train({"--ranks", "4"}).done["peak_bytes"];
+  for (const char* tag : {"shards", "optimizer"}) {
+    EXPECT_NEAR(one[tag].get<double>() / four[tag].get<double>(), 4.0, 0.05) << tag;
+  }
+}
+
+TEST_F(TrainCommand, ProcessStaysNearItsPlan) {
+  const TrainOutput output = train({});
+  std::int64_t planned = 0;
+  for (const auto& [tag, bytes] : output.done["planned_bytes"].items())
+    planned += bytes.get<std::int64_t>();
+  EXPECT_LE(output.done["peak_rss_mib"].get<std::int64_t>(), (planned >> 20) + 120);
+}
+
+TEST_F(TrainCommand, MetricsFileHasTheLinesOfStandardOutput) {
+  const std::string metrics = (dir_.path() / "metrics.jsonl").string();
+  const TrainOutput output = train({"--metrics", metrics});
+  std::string lines;
+  for (const std::string& line : output.lines) lines += line + "\n";
+  EXPECT_EQ(content_of(metrics), lines);
+}
+
+TEST_F(TrainCommand, MetricsOnStandardOutputAreThereOnce) {
+  EXPECT_EQ(train({"--metrics", "-"}).lines.size(), 4U);
+}
+
+TEST_F(TrainCommand, TraceHasARowForEachStreamOfEachRank) {
+  const std::string path = (dir_.path() / "trace.json").string();
+  static_cast<void>(train({"--ranks", "2", "--trace", path}));
+  std::set<std::pair<int, std::string>> rows;
+  for (const Json& event : Json::parse(content_of(path))["traceEvents"]) {
+    if (event["ph"] == "M" && event["name"] == "thread_name") {
+      rows.emplace(event["pid"].get<int>(), event["args"]["name"].get<std::string>());
+    }
+  }
+  for (const int rank : {0, 1}) {
+    for (const char* stream : {"compute", "gather", "reduce"}) {
+      EXPECT_TRUE(rows.contains({rank, stream})) << rank << ' ' << stream;
+    }
+  }
+}
+
+TEST_F(TrainCommand, ConfigFileSpeaksForFlags) {
+  const std::string config =
+      dir_.write("run.json",
+                 R"({"steps": 2, "lr": 0.01, "betas": [0.8, 0.9], "schedule": "constant"})")
+          .string();
+  std::vector<std::string> arguments = {"train", "--data", text_,       "--batch", "1",
+                                        "--seq", "16",     "--threads", "1"};
+  std::vector<std::string> with_file = arguments;
+  with_file.insert(with_file.end(), {"--config", config});
+  std::vector<std::string> with_flags = arguments;
+  with_flags.insert(with_flags.end(), {"--steps", "2", "--lr", "0.01", "--betas", "0.8,0.9",
+                                       "--schedule", "constant"});
+  const TrainOutput by_file = parse_training(zero3_program(with_file));
+  EXPECT_EQ(by_file.timeless(), parse_training(zero3_program(with_flags)).timeless());
+  EXPECT_EQ(by_file.steps.size(), 2U);
+}
+
+TEST_F(TrainCommand, FlagsWinOverTheConfigFile) {
+  const std::string config = dir_.write("run.json", R"({"steps": 2})").string();
+  EXPECT_EQ(train({"--config", config, "--steps", "1"}).steps.size(), 1U);
+}
+
+TEST_F(TrainCommand, SimulatedDeviceGivesTheSameBits) {
+  EXPECT_EQ(train({"--device", "cpu:sim"}).timeless(), train({}).timeless());
+}
+
+TEST_F(TrainCommand, SmallestLimitThatIsNamedWorks) {
+  const std::vector<std::string> arguments = {"train",   "--data", text_,     "--seq", "16",
+                                              "--batch", "1",      "--steps", "1"};
+  const auto with_limit = [&](const std::string& limit) {
+    std::vector<std::string> all = arguments;
+    all.insert(all.end(), {"--memory-limit", limit});
+    return zero3_program(all);
+  };
+  const std::string refusal = with_limit("1K").err;
+  const std::string phrase = "smallest limit that works is ";
+  ASSERT_TRUE(contains(refusal, {phrase}));
+  const std::int64_t smallest = std::stoll(refusal.substr(refusal.find(phrase) + phrase.size()));
+  EXPECT_EQ(with_limit(std::to_string(smallest)).status, 0);
+  EXPECT_EQ(with_limit(std::to_string(smallest - 1)).status, 2);
+}
+
+TEST_F(TrainCommand, LearnsALanguageOfTwoWords) {
+  std::string text;
+  for (std::uint32_t i = 0; i < 4000; ++i)
+    text += philox({i}, {5, 6})[0] % 2 == 0 ? "love " : "hate ";
+  const std::string path = dir_.write("words.txt", text).string();
+  const TrainOutput output = parse_training(
+      zero3_program({"train", "--data", path, "--steps", "60", "--batch", "4", "--seq", "64",
+                     "--lr", "3e-3", "--warmup", "5", "--eval-tokens", "1K"}));
+  // One bit for each word of five letters.
+  EXPECT_LT(output.done["val_loss"].get<double>(), 1.5 * std::log(2.0) / 5);
+}
+
+}  // namespace
+}  // namespace zero3::test

@@ -1,0 +1,514 @@
+#include "gatherer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <zero3/faulty_communicator.h>
+#include "support/contains.h"
+#include "support/engine_ops.h"
+#include "support/run_ranks.h"
+
+namespace zero3::test {
+namespace {
+
+std::int64_t gathers(const Engine& engine) {
+  return engine.comm_counters()[CollectiveOp::kAllGather].count;
+}
+
+Bytes gathered_now(const Rank& rank) {
+  return rank.device->stats().in_use()[MemoryTag::kGathered];
+}
+
+/// `count` groups of 3000 elements named g0, g1, …
+std::vector<GroupId> add_groups(Engine& engine, int count, std::int64_t size = 3000) {
+  std::vector<GroupId> groups;
+  for (int i = 0; i < count; ++i)
+    groups.push_back(engine.add_group(group_of("g" + std::to_string(i), {size})));
+  return groups;
+}
+
+/// One forward and one backward pass, with nothing computed.
+void pass(Engine& engine, const std::vector<GroupId>& groups) {
+  MicroStep scope = engine.begin_micro_step();
+  for (const GroupId group : groups) static_cast<void>(engine.gather(group));
+  for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
+    static_cast<void>(engine.gather(*group));
+    static_cast<void>(engine.grads(*group));
+  }
+  scope.end();
+}
+
+float pattern(std::int64_t i) {
+  return static_cast<float>(i % 1009) * 0.25F - 100.0F;
+}
+
+std::vector<float> pattern_of(std::size_t size) {
+  std::vector<float> values(size);
+  for (std::size_t i = 0; i < size; ++i) values[i] = pattern(static_cast<std::int64_t>(i));
+  return values;
+}
+
+// B5: n = 7 and n = 5 in one group; B9: random shapes. What is gathered is what was written.
+TEST(Gatherer, GatheredValuesAreTheMasters) {
+  for (const int world_size : {1, 2, 3, 4, 7}) {
+    run_ranks(world_size, [&](Rank& rank) {
+      std::mt19937 random(3);
+      Engine engine(*rank.device, *rank.communicator, {});
+      std::vector<std::vector<std::int64_t>> shapes = {{7, 5}};
+      for (int i = 0; i < 12; ++i) {
+        shapes.emplace_back();
+        for (auto n = random() % 5; n > 0; --n)
+          shapes.back().push_back(static_cast<std::int64_t>(random() % (n == 1 ? 5000 : 40)));
+      }
+      for (std::size_t g = 0; g < shapes.size(); ++g) {
+        GroupSpec group{.name = "g" + std::to_string(g), .params = {}};
+        for (std::size_t p = 0; p < shapes[g].size(); ++p)
+          group.params.push_back(
+              {.name = group.name + "." + std::to_string(p), .shape = {shapes[g][p]}});
+        engine.add_group(group);
+      }
+      engine.build();
+      for (const GroupSpec& group : engine.groups()) {
+        for (const ParamSpec& param : group.params)
+          engine.write_parameter(param.name,
+                                 pattern_of(static_cast<std::size_t>(param.size().count())));
+      }
+      for (int g = 0; g < static_cast<int>(shapes.size()); ++g) {
+        const Gathered full = engine.gather({g});
+        for (int p = 0; p < static_cast<int>(shapes[static_cast<std::size_t>(g)].size()); ++p) {
+          const std::vector<float> want = pattern_of(static_cast<std::size_t>(full[p].count()));
+          EXPECT_EQ(values_of(engine, full[p]), want) << "group " << g << " parameter " << p;
+        }
+      }
+    });
+  }
+}
+
+// C7: fp32 beside bf16 and fp16 in one group.
+TEST(Gatherer, MixedDtypesAreGatheredInTheirOwn) {
+  run_ranks(2, [](Rank& rank) {
+    Engine engine(*rank.device, *rank.communicator, {.precision = {.param = DType::kBF16}});
+    const GroupId id = engine.add_group(
+        {.name = "g",
+         .params = {{.name = "matrix", .shape = {1500}},
+                    {.name = "norm", .shape = {40}, .dtype = DType::kF32},
+                    {.name = "half", .shape = {3}, .trainable = false, .dtype = DType::kF16}}});
+    engine.build();
+    const float third = 1.0F / 3.0F;
+    engine.write_parameter("matrix", std::vector<float>(1500, third));
+    engine.write_parameter("norm", std::vector<float>(40, third));
+    engine.write_parameter("half", std::vector<float>(3, third));
+    const Gathered full = engine.gather(id);
+    EXPECT_EQ(full[0].dtype(), DType::kBF16);
+    EXPECT_EQ(full[1].dtype(), DType::kF32);
+    EXPECT_EQ(full[2].dtype(), DType::kF16);
+    EXPECT_EQ(values_of(engine, full[0]),
+              std::vector<float>(1500, static_cast<float>(BFloat16(third))));
+    EXPECT_EQ(values_of(engine, full[1]), std::vector<float>(40, third));
+    EXPECT_EQ(values_of(engine, full[2]),
+              std::vector<float>(3, static_cast<float>(Float16(third))));
+  });
+}
+
+TEST(Gatherer, ViewsAreAlignedTo64Bytes) {
+  run_ranks(3, [](Rank& rank) {
+    Engine engine(*rank.device, *rank.communicator, {.precision = {.param = DType::kBF16}});
+    const GroupId id = engine.add_group(
+        {.name = "g", .params = {{.name = "a", .shape = {5}}, {.name = "b", .shape = {9}}}});
+    engine.build();
+    const Gathered full = engine.gather(id);
+    for (const int param : {0, 1})
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(full[param].data()) % 64, 0U);
+  });
+}
+
+// C6, in every way in which a group may be held.
+TEST(Gatherer, AViewKeptPastReleaseIsCaught) {
+  struct Case {
+    int world_size;
+    DType dtype;
+    Elements keep_below;
+  };
+  for (const Case& c : {Case{1, DType::kF32, Elements(0)}, Case{1, DType::kBF16, Elements(0)},
+                        Case{2, DType::kF32, Elements(0)}, Case{2, DType::kF32, Elements(9999)}}) {
+    run_ranks(c.world_size, [&](Rank& rank) {
+      Engine engine(*rank.device, *rank.communicator,
+                    {.precision = {.param = c.dtype}, .keep_gathered_below = c.keep_below});
+      const GroupId id = engine.add_group(group_of("g", {100}));
+      engine.build();
+      TensorView kept;
+      {
+        const Gathered full = engine.gather(id);
+        kept = full[0];
+        EXPECT_TRUE(kept.alive());
+      }
+      EXPECT_FALSE(kept.alive());
+      EXPECT_TRUE(contains(message_of<UsageError>([&] { static_cast<void>(kept.data()); }),
+                           {"100", "released"}));
+      const Gathered again = engine.gather(id);
+      EXPECT_FALSE(kept.alive());
+    });
+  }
+}
+
+// C6
+TEST(Gatherer, AHandleThatWasMovedFromReadsNothing) {
+  run_ranks(1, [](Rank& rank) {
+    Engine engine(*rank.device, *rank.communicator, {});
+    const GroupId id = engine.add_group(group_of("g", {100}));
+    engine.build();
+    Gathered full = engine.gather(id);
+    const Gathered taken = std::move(full);
+    // NOLINTNEXTLINE(bugprone-use-after-move)
+    EXPECT_TRUE(
+        contains(message_of<UsageError>([&] { static_cast<void>(full[0]); }), {"moved from"}));
+    EXPECT_EQ(taken[0].count(), 100);
+  });
+}
+
+TEST(Gatherer, AParameterThatIsNotThereIsNamed) {
+  run_ranks(1, [](Rank& rank) {
+    Engine engine(*rank.device, *rank.communicator, {});
+    const GroupId id = engine.add_group(group_of("wte", {100}));
+    engine.build();
+    const Gathered full = engine.gather(id);
+    EXPECT_TRUE(contains(message_of<UsageError>([&] { static_cast<void>(full[1]); }),
+                         {"'wte'", "1 parameters", "no index 1"}));
+    EXPECT_TRUE(contains(message_of<UsageError>([&] { static_cast<void>(engine.gather({7})); }),
+                         {"no group 7", "1 are registered"}));
+  });
+}
+
+// C13
+TEST(Gatherer, ANestedGatherOfAHeldGroupMovesNothing) {
+  run_ranks(2, [](Rank& rank) {
+    Engine engine(*rank.device, *rank.communicator, {});
+    const GroupId id = engine.add_group(group_of("g", {100}));
+    engine.build();
+    const std::int64_t before = gathers(engine);
+    const Gathered outer = engine.gather(id);
+    {
+      const Gathered inner = engine.gather(id);
+      EXPECT_EQ(inner[0].data(), outer[0].data());
+    }
+    EXPECT_TRUE(outer[0].alive());
+    EXPECT_EQ(gathers(engine) - before, 1);
+  });
+}
+
+// C13
+TEST(Gatherer, AnotherThreadSharesAHeldGroup) {
+  run_ranks(2, [](Rank& rank) {
+    Engine engine(*rank.device, *rank.communicator, {});
+    const GroupId id = engine.add_group(group_of("g", {100}, Init::ones()));
+    engine.build();
+    const Gathered full = engine.gather(id);
+    const void* seen = nullptr;
+    std::jthread([&] {
+      for (int i = 0; i < 200; ++i) {
+        const Gathered shared = engine.gather(id);
+        seen = shared[0].data();
+      }
+    }).join();
+    EXPECT_EQ(seen, full[0].data());
+    EXPECT_EQ(values_of(engine, full[0]), std::vector<float>(100, 1.0F));
+  });
+}
+
+// C13: while the first thread goes on with other groups.
+TEST(Gatherer, AnotherThreadSharesAGroupWhileOthersAreGathered) {
+  run_ranks(2, [](Rank& rank) {
+    Engine engine(*rank.device, *rank.communicator, {});
+    const std::vector<GroupId> groups = add_groups(engine, 3);
+    engine.build();
+    const Gathered full = engine.gather(groups[0]);
+    std::jthread other([&] {
+      for (int i = 0; i < 200; ++i) static_cast<void>(engine.gather(groups[0])[0].alive());
+    });
+    for (int i = 0; i < 20; ++i) {
+      static_cast<void>(engine.gather(groups[1]));
+      static_cast<void>(engine.gather(groups[2]));
+    }
+  });
+}
+
+// C13
+TEST(Gatherer, AnotherThreadMayNotStartAGather) {
+  run_ranks(1, [](Rank& rank) {
+    Engine engine(*rank.device, *rank.communicator, {});
+    const GroupId id = engine.add_group(group_of("block.3", {100}));
+    engine.build();
+    std::string message;
+    std::jthread([&] {
+      message = message_of<UsageError>([&] { static_cast<void>(engine.gather(id)); });
+    }).join();
+    EXPECT_TRUE(contains(message, {"'block.3'", "rank 0", "second thread", "gather it first"}));
+  });
+}
+
+TEST(Gatherer, LettingGoOfASharedGroupIsReportedByTheNextGather) {
+  run_ranks(1, [](Rank& rank) {
+    Engine engine(*rank.device, *rank.communicator, {.precision = {.param = DType::kBF16}});
+    const GroupId id = engine.add_group(group_of("g", {100}, Init::ones()));
+    engine.build();
+    std::optional<Gathered> full = engine.gather(id);
+    std::vector<Gathered> shared;
+    std::jthread([&] { shared.push_back(engine.gather(id)); }).join();
+    full.reset();
+    // Its memory stays for the other thread.
+    EXPECT_GT(gathered_now(rank), Bytes(0));
+    EXPECT_TRUE(contains(message_of<UsageError>([&] { static_cast<void>(engine.gather(id)); }),
+                         {"'g'", "rank 0", "another thread still shares it"}));
+    engine.reset();
+    shared.clear();
+    EXPECT_EQ(values_of(engine, engine.gather(id)[0]), std::vector<float>(100, 1.0F));
+  });
+}
+
+// C4
+TEST(Gatherer, AGroupIsGatheredTwiceAStepAndOnceWhereItIsKept) {
+  for (const bool keep : {false, true}) {
+    run_ranks(2, [&](Rank& rank) {
+      Engine engine(*rank.device, *rank.communicator,
+                    {.keep_gathered_below = Elements(keep ? 3001 : 3000)});
+      const std::vector<GroupId> groups = add_groups(engine, 4);
+      engine.build();
+      for (int step = 0; step < 3; ++step) {
+        const std::int64_t before = gathers(engine);
+        pass(engine, groups);
+        EXPECT_EQ(gathers(engine) - before, keep ? 4 : 8) << "step " << step;
+        engine.step({.learning_rate = 0.1});
+      }
+    });
+  }
+}
+
+TEST(Gatherer, AKeptGroupIsGatheredAnewAfterAnUpdate) {
+  run_ranks(2, [](Rank& rank) {
+    Engine engine(*rank.device, *rank.communicator,
+                  {.optimizer = OptimizerKind::kSgd, .keep_gathered_below = Elements(9999)});
+    const GroupId id = engine.add_group(group_of("g", {100}, Init::ones()));
+    engine.build();
+    for (int step = 0; step < 3; ++step) {
+      EXPECT_EQ(values_of(engine, engine.gather(id)[0]),
+                std::vector<float>(100, 1.0F - 0.5F * static_cast<float>(step)));
+      micro_step_of(engine, {{id, 1.0F}});
+      engine.step({.learning_rate = 0.25});
+    }
+  });
+}
+
+// D1: collectives that take their time do not change what is held.
+TEST(Gatherer, PeakIsTheWindowOfPrefetchWhateverTheTiming) {
+  const Bytes group = aligned(bytes_of(shard_size(Elements(3000), 2) * 2, DType::kF32));
+  for (const int prefetch : {0, 1, 2}) {
+    for (int run = 0; run < 20; ++run) {
+      run_ranks(2, [&](Rank& rank) {
+        FaultyCommunicator slow(std::move(rank.communicator),
+                                {{.kind = Fault::Kind::kDelay,
+                                  .at = Fault::kEvery,
+                                  .op = CollectiveOp::kAllGather,
+                                  .delay = std::chrono::milliseconds(run % 3)}});
+        {
+          Engine engine(*rank.device, slow, {.prefetch = prefetch});
+          const std::vector<GroupId> groups = add_groups(engine, 5);
+          engine.build();
+          pass(engine, groups);
+          engine.step({.learning_rate = 0.1});
+        }
+        EXPECT_EQ(rank.device->stats().peak()[MemoryTag::kGathered], group * (prefetch + 1));
+      });
+    }
+  }
+}
+
+// D2
+TEST(Gatherer, PeakDoesNotGrowWithTheNumberOfGroups) {
+  std::vector<Bytes> gathered, grads;
+  for (const int count : {4, 16, 64}) {
+    run_ranks(2, [&](Rank& rank) {
+      Engine engine(*rank.device, *rank.communicator, {.prefetch = 2});
+      const std::vector<GroupId> groups = add_groups(engine, count, 1000);
+      engine.build();
+      rank.device->stats().reset_peak();
+      const Bytes shards = rank.device->stats().in_use()[MemoryTag::kGrads];
+      pass(engine, groups);
+      engine.step({.learning_rate = 0.1});
+      if (rank.rank != 0) return;
+      gathered.push_back(rank.device->stats().peak()[MemoryTag::kGathered]);
+      grads.push_back(rank.device->stats().peak()[MemoryTag::kGrads] - shards);
+    });
+  }
+  EXPECT_EQ(gathered, std::vector<Bytes>(3, gathered[0]));
+  EXPECT_EQ(grads, std::vector<Bytes>(3, grads[0]));
+}
+
+TEST(Gatherer, UnequalGroupsNeedTheirLargestWindowAndNotTheLargestGroupOftenEnough) {
+  run_ranks(2, [](Rank& rank) {
+    Engine engine(*rank.device, *rank.communicator, {.prefetch = 1});
+    std::vector<GroupId> groups;
+    for (const std::int64_t size : {20000, 2000, 10000, 2000})
+      groups.push_back(
+          engine.add_group(group_of("g" + std::to_string(size + std::ssize(groups)), {size})));
+    engine.build();
+    pass(engine, groups);
+    const auto full = [](std::int64_t n) {
+      return bytes_of(shard_size(Elements(n), 2) * 2, DType::kF32);
+    };
+    EXPECT_EQ(rank.device->stats().peak()[MemoryTag::kGathered], full(20000) + full(2000));
+  });
+}
+
+TEST(Gatherer, BeyondTheBoundTheErrorNamesWhatIsHeldAndTheBytesNeeded) {
+  run_ranks(2, [](Rank& rank) {
+    Engine engine(*rank.device, *rank.communicator, {.prefetch = 0});
+    const std::vector<GroupId> groups = add_groups(engine, 2);
+    engine.build();
+    const Gathered held = engine.gather(groups[0]);
+    EXPECT_TRUE(
+        contains(message_of<UsageError>([&] { static_cast<void>(engine.gather(groups[1])); }),
+                 {"'g1'", "'g0' is held", "rank " + std::to_string(rank.rank), "needs 32768 bytes",
+                  "bound is 16384", "gathered_limit to at least 32768"}));
+  });
+}
+
+TEST(Gatherer, ALargerBoundLetsSeveralGroupsBeHeld) {
+  run_ranks(2, [](Rank& rank) {
+    Engine engine(*rank.device, *rank.communicator,
+                  {.prefetch = 0, .gathered_limit = Bytes(32768)});
+    const std::vector<GroupId> groups = add_groups(engine, 2);
+    engine.build();
+    const Gathered first = engine.gather(groups[0]);
+    const Gathered second = engine.gather(groups[1]);
+    EXPECT_NE(first[0].data(), second[0].data());
+  });
+}
+
+TEST(Gatherer, ABoundBelowTheWindowOfPrefetchGathersFewerAhead) {
+  run_ranks(2, [](Rank& rank) {
+    Engine engine(*rank.device, *rank.communicator,
+                  {.prefetch = 2, .gathered_limit = Bytes(2 * 16384)});
+    const std::vector<GroupId> groups = add_groups(engine, 4);
+    EXPECT_EQ(engine.plan()[MemoryTag::kGathered], Bytes(2 * 16384));
+    engine.build();
+    pass(engine, groups);
+    EXPECT_EQ(rank.device->stats().peak()[MemoryTag::kGathered], Bytes(2 * 16384));
+  });
+}
+
+TEST(Gatherer, ABoundThatCannotWorkIsRefusedWithTheLeastThatDoes) {
+  run_ranks(2, [](Rank& rank) {
+    Engine engine(*rank.device, *rank.communicator, {.gathered_limit = Bytes(16383)});
+    add_groups(engine, 2);
+    for (const auto& call : {std::function<void()>([&] { static_cast<void>(engine.plan()); }),
+                             std::function<void()>([&] { engine.build(); })}) {
+      EXPECT_TRUE(
+          contains(message_of<UsageError>(call), {"gathered_limit is 16383", "at least 16384"}));
+    }
+  });
+}
+
+TEST(Gatherer, AHeldGroupMakesRoomByDroppingWhatIsOnItsWay) {
+  run_ranks(2, [](Rank& rank) {
+    Engine engine(*rank.device, *rank.communicator, {.prefetch = 1});
+    const std::vector<GroupId> groups = add_groups(engine, 4);
+    engine.build();
+    MicroStep scope = engine.begin_micro_step();
+    const Gathered held = engine.gather(groups[0]);   // g1 is on its way
+    const Gathered other = engine.gather(groups[3]);  // in its place
+    EXPECT_EQ(gathered_now(rank), Bytes(2 * 16384));
+    EXPECT_TRUE(held[0].alive());
+  });
+}
+
+TEST(Gatherer, WithoutRoomAfterAnErrorTheGroupMayBeGatheredLater) {
+  run_ranks(1, [](Rank& rank) {
+    Engine engine(*rank.device, *rank.communicator, {.precision = {.param = DType::kBF16}});
+    const GroupId id = engine.add_group(
+        {.name = "g",
+         .params = {
+             {.name = "a", .shape = {1024}, .init = Init::ones()},
+             {.name = "frozen", .shape = {1024}, .init = Init::ones(), .trainable = false}}});
+    engine.build();
+    // Room for one of the two sub-groups.
+    rank.device->limit().set_limit(rank.device->stats().in_use().total() + Bytes(2048));
+    EXPECT_TRUE(contains(
+        message_of<OutOfMemoryError>([&] { static_cast<void>(engine.gather(id)); }), {"gathered"}));
+    EXPECT_EQ(gathered_now(rank), Bytes(0));
+    rank.device->limit().set_limit(Bytes(INT64_MAX));
+    EXPECT_EQ(values_of(engine, engine.gather(id)[1]), std::vector<float>(1024, 1.0F));
+  });
+}
+
+// C12: an evaluation that stops in the middle of its forward.
+TEST(Gatherer, AnInferencePassLetsGoOfWhatIsOnItsWay) {
+  run_ranks(2, [](Rank& rank) {
+    Engine engine(*rank.device, *rank.communicator, {.prefetch = 2});
+    const std::vector<GroupId> groups = add_groups(engine, 6);
+    engine.build();
+    for (const std::size_t stop : {6U, 2U, 6U, 0U}) {
+      {
+        const InferencePass scope = engine.begin_inference();
+        for (std::size_t i = 0; i < stop; ++i) static_cast<void>(engine.gather(groups[i]));
+      }
+      EXPECT_EQ(gathered_now(rank), Bytes(0)) << "stopped after " << stop;
+    }
+    pass(engine, groups);
+    EXPECT_TRUE(engine.step({.learning_rate = 0.1}).applied);
+  });
+}
+
+TEST(Gatherer, AnInferencePassIsPrefetchedInTheOrderOfTheLast) {
+  run_ranks(2, [](Rank& rank) {
+    Engine engine(*rank.device, *rank.communicator, {.prefetch = 1});
+    const std::vector<GroupId> groups = add_groups(engine, 3);
+    engine.build();
+    const auto forward = [&] {
+      const InferencePass scope = engine.begin_inference();
+      static_cast<void>(engine.gather(groups[2]));
+      const std::int64_t on_its_way = gathered_now(rank) / Bytes(16384);
+      static_cast<void>(engine.gather(groups[0]));
+      return on_its_way;
+    };
+    EXPECT_EQ(forward(), 0);
+    EXPECT_EQ(forward(), 1);
+  });
+}
+
+// C12: branches; what was gathered for nothing goes.
+TEST(Gatherer, ADeviatingMicroStepEndsWithNothingOnItsWay) {
+  run_ranks(2, [](Rank& rank) {
+    Engine engine(*rank.device, *rank.communicator, {.prefetch = 2});
+    const std::vector<GroupId> groups = add_groups(engine, 5);
+    engine.build();
+    for (int step = 0; step < 4; ++step) {
+      const std::size_t branch = step % 2 == 0 ? 1 : 3;
+      pass(engine, {groups[0], groups[branch], groups[4]});
+      EXPECT_EQ(gathered_now(rank), Bytes(0));
+      EXPECT_TRUE(engine.step({.learning_rate = 0.1}).applied);
+    }
+  });
+}
+
+TEST(Gatherer, AStepWhileAGroupIsHeldIsRefused) {
+  run_ranks(1, [](Rank& rank) {
+    Engine engine(*rank.device, *rank.communicator, {});
+    const GroupId id = engine.add_group(group_of("block.2", {10}));
+    engine.build();
+    micro_step_of(engine, {{id, 1.0F}});
+    {
+      const Gathered held = engine.gather(id);
+      EXPECT_TRUE(contains(message_of<UsageError>([&] { engine.step({.learning_rate = 0.1}); }),
+                           {"step()", "rank 0", "'block.2'", "out of date", "let go"}));
+    }
+    EXPECT_TRUE(engine.step({.learning_rate = 0.1}).applied);
+  });
+}
+
+}  // namespace
+}  // namespace zero3::test

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <memory>
+
+#include <zero3/layer.h>
+#include <zero3/trainer/llama_config.h>
+
+namespace zero3::trainer {
+
+/// Groups of EngineOptions::optimizer_groups that the models' parameters name: matrices, and what
+/// is not decayed (norms, biases, embeddings).
+inline constexpr int kDecayed = 0;
+inline constexpr int kNotDecayed = 1;
+
+/// Tables of make_rope_table() on the device, fp32 [seq, head_dim/2] for the longest sequence: one
+/// for all blocks.
+struct RopeViews {
+  TensorView cos, sin;
+};
+
+struct LlamaBlockOptions {
+  /// Of gathered weights, token tensors and products: kF32 or kBF16.
+  DType dtype = DType::kF32;
+  std::int64_t granule_rows = kDefaultGranuleRows;
+  /// Of the stream that will run the block.
+  int threads = 1;
+};
+
+/// One decoder layer: h = x + attention(norm(x)), y = h + mlp(norm(h)).
+///
+/// For its backward it keeps q, k, v, the attention's output and its log-sum-exps, h, gate and up;
+/// norms, silu and the rotation of normed heads run again. A recomputing pass leaves the down
+/// projection out: 11 products of the MLP's size for forward, recomputation and backward together,
+/// where running the whole layer twice takes 12.
+class LlamaBlock final : public Layer {
+ public:
+  /// `rope` is read when the block runs and outlives it.
+  LlamaBlock(const LlamaConfig& config, std::int64_t index, const LlamaBlockOptions& options,
+             const RopeViews& rope);
+  ~LlamaBlock() override;
+
+  [[nodiscard]] GroupSpec group() const override;
+  [[nodiscard]] LayerMemory memory(TokenShape tokens) const override;
+  void forward(const LayerContext& context, const Gathered& weights, TensorView in, TensorView out,
+               TensorView saved, Pass pass) override;
+  void backward(const LayerContext& context, const Gathered& weights, const Gradients& grads,
+                TensorView in, TensorView saved, TensorView gradient) override;
+
+ private:
+  struct State;
+  std::unique_ptr<const State> state_;
+};
+
+}  // namespace zero3::trainer

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include <zero3/engine.h>
+#include <zero3/layer.h>
+#include <zero3/memory_plan.h>
+#include <zero3/trainer/llama_block.h>
+#include <zero3/trainer/llama_config.h>
+#include <zero3/trainer/loss_head.h>
+
+namespace zero3::trainer {
+
+struct LlamaOptions {
+  /// The largest micro-batch.
+  TokenShape tokens = {};
+  /// Of gathered weights, activations and products: kF32 or kBF16; must be the engine's
+  /// Precision::param.
+  DType dtype = DType::kF32;
+  bool recompute = false;
+  std::int64_t granule_rows = kDefaultGranuleRows;
+};
+
+/// A Llama-family decoder with its loss, trained through an engine: embedding, a LayerStack of
+/// blocks, final norm and head.
+///
+/// Life: construction registers the groups (and their expected order) with the engine, whose
+/// options have the two optimizer groups kDecayed and kNotDecayed; Engine::build(), then build().
+/// The engine outlives it. Losses are sums over tokens: the engine's divisor makes them means.
+class LlamaModel {
+ public:
+  LlamaModel(Engine& engine, const LlamaConfig& config, const LlamaOptions& options);
+  ~LlamaModel();
+
+  /// What build() allocates: all that the model will ever hold besides the engine's own part.
+  [[nodiscard]] MemoryPlan plan() const;
+  void build();
+
+  /// Forward, loss and backward of one micro-batch: `inputs` and `targets` have tokens.rows() ids
+  /// each (copied before return). Reports the loss sum and the number of targets that count to
+  /// `micro_step`. Does not wait for the device. Throws UsageError, before anything is enqueued,
+  /// for tokens outside of the vocabulary (targets may be kIgnoreToken) and for more tokens than
+  /// planned.
+  void train(MicroStep& micro_step, std::span<const std::int32_t> inputs,
+             std::span<const std::int32_t> targets, TokenShape tokens);
+
+  struct Loss {
+    double sum = 0;
+    std::int64_t tokens = 0;
+  };
+  /// Loss of one micro-batch, forward only. Blocks.
+  [[nodiscard]] Loss evaluate(std::span<const std::int32_t> inputs,
+                              std::span<const std::int32_t> targets, TokenShape tokens);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace zero3::trainer

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+
+#include <zero3/device.h>
+#include <zero3/memory_plan.h>
+#include <zero3/trainer/rank_trainer.h>
+
+namespace zero3::trainer {
+
+/// Where a run takes place.
+struct RunPlace {
+  int ranks = 1;
+  DeviceKind device = DeviceKind::kCpu;
+  /// Of a rank's compute stream.
+  int threads = 1;
+};
+
+/// What a run will need, known without allocating device memory or talking to other ranks.
+struct RunPlan {
+  /// Of each rank.
+  MemoryPlan memory;
+  std::int64_t parameters = 0;
+  /// What a rank receives from others in one optimizer step: parameters and gradients.
+  Bytes gathered_per_step, reduced_per_step;
+  /// Floating-point operations of a step on all ranks, without and with those of recomputation.
+  double model_flops = 0, executed_flops = 0;
+};
+
+/// Throws UsageError where the model and the options do not fit together.
+[[nodiscard]] RunPlan plan_run(const LlamaConfig& config, const TrainOptions& options,
+                               const RunPlace& place);
+
+/// The longest sequence whose plan fits.
+struct LongestSequence {
+  /// 0: not even one token fits.
+  std::int64_t seq = 0;
+  /// The tag that grows most when one more granule of tokens is added: what to make smaller.
+  MemoryTag binding = MemoryTag::kActivations;
+  MemoryPlan memory;
+};
+/// By bisection over the plan, with everything else as in `options`.
+[[nodiscard]] LongestSequence longest_sequence(const LlamaConfig& config,
+                                               const TrainOptions& options, const RunPlace& place,
+                                               Bytes device_memory);
+
+}  // namespace zero3::trainer

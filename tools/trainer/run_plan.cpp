@@ -1,0 +1,130 @@
+#include <zero3/trainer/run_plan.h>
+
+#include <memory>
+#include <utility>
+
+#include <zero3/error.h>
+#include <zero3/shard_layout.h>
+
+namespace zero3::trainer {
+namespace {
+
+/// Beyond this no plan is asked for.
+constexpr std::int64_t kLongestSequence = std::int64_t{1} << 24;
+
+/// Rank 0 of a group that does not exist: knows its size, and cannot communicate.
+class PlannedRanks final : public Communicator {
+ public:
+  explicit PlannedRanks(int size) : size_(size) {}
+
+  [[nodiscard]] int rank() const override { return 0; }
+  [[nodiscard]] int world_size() const override { return size_; }
+  void all_gather(TensorView, TensorView, std::string_view label, Stream&) override {
+    refuse(label);
+  }
+  void reduce_scatter(TensorView, TensorView, Reduction, std::string_view label, Stream&) override {
+    refuse(label);
+  }
+  void all_reduce(TensorView, std::string_view label, Stream&) override { refuse(label); }
+  void all_to_all(TensorView, TensorView, std::string_view label, Stream&) override {
+    refuse(label);
+  }
+  void broadcast(TensorView, int, std::string_view label, Stream&) override { refuse(label); }
+  void barrier(std::string_view label, Stream&) override { refuse(label); }
+  [[nodiscard]] std::unique_ptr<Communicator> split(int, int, Stream&) override { refuse("split"); }
+  void abort(std::string_view) noexcept override {}
+  [[nodiscard]] CommCounters counters() const override { return {}; }
+
+ private:
+  [[noreturn]] static void refuse(std::string_view what) {
+    throw UsageError(concat("ranks that are only planned cannot communicate ('", what, "')"));
+  }
+
+  int size_;
+};
+
+/// Device and ranks for plans; nothing is allocated on the one, nothing is sent to the others.
+struct Planner {
+  explicit Planner(const RunPlace& place)
+      : device(make_device({.kind = place.device, .threads = place.threads})), ranks(place.ranks) {}
+
+  [[nodiscard]] MemoryPlan memory(const LlamaConfig& config, const TrainOptions& options) {
+    return RankTrainer(*device, ranks, config, options).plan();
+  }
+
+  std::unique_ptr<Device> device;
+  PlannedRanks ranks;
+};
+
+/// The model gathers every group once in the forward and once in the backward, but for an embedding
+/// of its own, whose backward needs no weights, and a head of its own, which does both at once.
+int gathers_per_micro_step(const LlamaConfig& config, std::size_t group, std::size_t groups) {
+  const bool at_an_end = group == 0 || group + 1 == groups;
+  return !config.tied && at_an_end ? 1 : 2;
+}
+
+void add_traffic(RunPlan& plan, const LlamaConfig& config, const TrainOptions& options,
+                 const RankTrainer& trainer, int ranks) {
+  const std::span<const GroupSpec> groups = trainer.engine().groups();
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    Elements size;
+    for (const ParamSpec& param : groups[i].params) size += param.size();
+    const bool stays = size < options.keep_gathered_below;
+    const int gathers =
+        stays ? 1 : gathers_per_micro_step(config, i, groups.size()) * options.accumulate;
+    for (const SubGroupLayout& part : make_layout(groups[i], options.dtype, ranks).sub_groups) {
+      const Elements from_others = part.shard * (ranks - 1);
+      plan.gathered_per_step += bytes_of(from_others, part.dtype) * gathers;
+      if (part.trainable)
+        plan.reduced_per_step += bytes_of(from_others, DType::kF32) * options.accumulate;
+    }
+  }
+}
+
+}  // namespace
+
+RunPlan plan_run(const LlamaConfig& config, const TrainOptions& options, const RunPlace& place) {
+  Planner planner(place);
+  const RankTrainer trainer(*planner.device, planner.ranks, config, options);
+  RunPlan plan;
+  plan.memory = trainer.plan();
+  plan.parameters = trainer.engine().parameter_count().count();
+  add_traffic(plan, config, options, trainer, place.ranks);
+  const auto tokens =
+      static_cast<double>(options.micro_batch.rows() * options.accumulate * place.ranks);
+  plan.model_flops = flops_per_token(config, options.micro_batch.seq) * tokens;
+  const double head = 6.0 * static_cast<double>(config.vocab * config.hidden) * tokens;
+  plan.executed_flops = plan.model_flops + (options.recompute ? (plan.model_flops - head) / 3 : 0);
+  return plan;
+}
+
+LongestSequence longest_sequence(const LlamaConfig& config, const TrainOptions& options,
+                                 const RunPlace& place, Bytes device_memory) {
+  Planner planner(place);
+  const auto plan_at = [&](std::int64_t seq) {
+    TrainOptions changed = options;
+    changed.micro_batch.seq = seq;
+    return planner.memory(config, changed);
+  };
+  std::int64_t fits = 0;
+  std::int64_t beyond = 1;
+  while (beyond <= kLongestSequence && plan_at(beyond).total() <= device_memory) {
+    fits = std::exchange(beyond, beyond * 2);
+  }
+  while (beyond - fits > 1) {
+    const std::int64_t middle = fits + (beyond - fits) / 2;
+    (plan_at(middle).total() <= device_memory ? fits : beyond) = middle;
+  }
+  LongestSequence longest = {.seq = fits, .binding = MemoryTag::kShards, .memory = {}};
+  const MemoryPlan longer = plan_at(fits + kDefaultGranuleRows);
+  if (fits > 0) longest.memory = plan_at(fits);
+  Bytes growth;
+  for (std::size_t tag = 0; tag < kMemoryTagCount; ++tag) {
+    if (longer.bytes[tag] - longest.memory.bytes[tag] <= growth) continue;
+    growth = longer.bytes[tag] - longest.memory.bytes[tag];
+    longest.binding = static_cast<MemoryTag>(tag);
+  }
+  return longest;
+}
+
+}  // namespace zero3::trainer

@@ -1,0 +1,126 @@
+#include "commands.h"
+
+#include <memory>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include <zero3/trainer/run_plan.h>
+#include "flags.h"
+#include "json_records.h"
+#include "line_writer.h"
+#include "train_flags.h"
+
+namespace zero3::program {
+namespace {
+
+struct EstimateFlags {
+  TrainFlags train;
+  std::optional<Bytes> device_memory;
+  bool json = false;
+};
+
+struct Estimate {
+  EstimateFlags flags;
+  trainer::TrainOptions options;
+  Place place;
+  trainer::RunPlan plan;
+  std::optional<trainer::LongestSequence> longest;
+};
+
+std::string json_text(const Estimate& estimate) {
+  const trainer::TrainOptions& options = estimate.options;
+  Json json = {{"model", estimate.flags.train.base.model},
+               {"parameters", estimate.plan.parameters},
+               {"ranks", estimate.place.run.ranks},
+               {"batch", options.micro_batch.batch},
+               {"seq", options.micro_batch.seq},
+               {"accumulate", options.accumulate},
+               {"dtype", name_of(options.dtype)},
+               {"planned_bytes", to_json(estimate.plan.memory)},
+               {"planned_total_bytes", estimate.plan.memory.total().count()},
+               {"received_bytes_per_step",
+                {{"all_gather", estimate.plan.gathered_per_step.count()},
+                 {"reduce_scatter", estimate.plan.reduced_per_step.count()}}},
+               {"model_flops_per_step", estimate.plan.model_flops},
+               {"executed_flops_per_step", estimate.plan.executed_flops}};
+  if (estimate.longest) {
+    json["device_memory"] = estimate.flags.device_memory->count();
+    json["longest_seq"] = estimate.longest->seq;
+    json["longest_seq_bound_by"] = name_of(estimate.longest->binding);
+    json["longest_seq_planned_bytes"] = to_json(estimate.longest->memory);
+  }
+  return json.dump();
+}
+
+std::string table_text(const Estimate& estimate) {
+  const trainer::TrainOptions& options = estimate.options;
+  std::string text = fmt::format(
+      "{}: {} parameters, {}; {} rank(s), {} micro-step(s) of {} x {} tokens each\n"
+      "\n"
+      "memory of each rank\n"
+      "{}"
+      "\n"
+      "received by each rank in a step\n"
+      "  all-gather     {:>12}   parameters\n"
+      "  reduce-scatter {:>12}   gradients\n"
+      "\n"
+      "floating-point work of a step on all ranks\n"
+      "  of the model   {:>12.4g}\n"
+      "  executed       {:>12.4g}",
+      estimate.flags.train.base.model, estimate.plan.parameters, name_of(options.dtype),
+      estimate.place.run.ranks, options.accumulate, options.micro_batch.batch,
+      options.micro_batch.seq, to_table(estimate.plan.memory),
+      concat(estimate.plan.gathered_per_step), concat(estimate.plan.reduced_per_step),
+      estimate.plan.model_flops, estimate.plan.executed_flops);
+  if (!estimate.longest) return text;
+  const Bytes memory = *estimate.flags.device_memory;
+  if (estimate.longest->seq == 0) {
+    return text + fmt::format(
+                      "\n\nnot even one token a sequence fits into {}: {} is what most of the plan "
+                      "goes to",
+                      concat(memory), name_of(estimate.longest->binding));
+  }
+  return text +
+         fmt::format("\n\nlongest sequence that fits into {}: {} tokens; {} grow most with it\n{}",
+                     concat(memory), estimate.longest->seq, name_of(estimate.longest->binding),
+                     to_table(estimate.longest->memory));
+}
+
+Estimate make_estimate(const EstimateFlags& flags) {
+  Estimate estimate{.flags = flags,
+                    .options = train_options(flags.train),
+                    .place = planned_place(flags.train.place),
+                    .plan = {},
+                    .longest = std::nullopt};
+  const trainer::LlamaConfig config = trainer::resolve_config(flags.train.base.model);
+  estimate.plan = trainer::plan_run(config, estimate.options, estimate.place.run);
+  check_plan(estimate.plan.memory, flags.train.memory_limit);
+  if (flags.device_memory) {
+    estimate.longest = trainer::longest_sequence(config, estimate.options, estimate.place.run,
+                                                 *flags.device_memory);
+  }
+  return estimate;
+}
+
+}  // namespace
+
+Command add_estimate_command(CLI::App& program) {
+  CLI::App* app = program.add_subcommand(
+      "estimate", "Memory, traffic and work of a training, without allocating anything");
+  auto flags = std::make_shared<EstimateFlags>();
+  add_train_flags(*app, flags->train);
+  app->option_defaults()->group("Estimate");
+  add_value(*app, {"--device-memory", "SIZE", "find the longest sequence that fits into this"}, "",
+            [flags](const std::string& text) { flags->device_memory = Bytes(parse_size(text)); });
+  app->add_flag("--json", flags->json, "print one JSON object");
+  return {app, [flags]() -> std::function<void()> {
+            return [estimate = make_estimate(*flags)] {
+              const std::string text =
+                  estimate.flags.json ? json_text(estimate) : table_text(estimate);
+              LineWriter("output", "-").write_line(text);
+            };
+          }};
+}
+
+}  // namespace zero3::program

@@ -1,0 +1,121 @@
+#include "place.h"
+
+#include <algorithm>
+#include <exception>
+
+#include <zero3/launch.h>
+#include <zero3/local_world.h>
+#include "flags.h"
+
+namespace zero3::program {
+namespace {
+
+/// More would only exhaust threads.
+constexpr int kMaxRanks = 1024;
+constexpr int kMaxThreads = 1024;
+
+int ranks_here(const PlaceFlags& flags) {
+  switch (flags.comm) {
+    case CommChoice::kSelf:
+      ZERO3_CHECK(flags.ranks <= 1, "--comm self is a group of one, not of --ranks ", flags.ranks,
+                  "; choose --comm local");
+      return 1;
+    case CommChoice::kLocal:
+      ZERO3_CHECK(flags.ranks >= 1, "--comm local needs the number of ranks; add --ranks N");
+      return flags.ranks;
+    case CommChoice::kMpi:
+      throw UsageError(
+          "--comm mpi: this version has no MPI backend; choose --comm local --ranks N");
+    case CommChoice::kNccl:
+      throw UsageError(
+          "--comm nccl: this version has no NCCL backend; choose --comm local --ranks N");
+    case CommChoice::kAuto:
+      break;
+  }
+  return std::max(1, flags.ranks);
+}
+
+Place place_of(const PlaceFlags& flags, int ranks) {
+  // Ranks of one process share its affinity mask.
+  const int threads = flags.threads > 0 ? flags.threads : std::max(1, available_cores() / ranks);
+  return {.run = {.ranks = ranks, .device = flags.device, .threads = threads},
+          .timeout = flags.timeout};
+}
+
+void refuse_other_processes(const Launch& launch, int ranks) {
+  if (launch.world_size == 1) return;
+  ZERO3_CHECK(
+      launch.by == Launch::By::kEnvironment, "started by ", name_of(launch.by), " with ",
+      launch.world_size,
+      " ranks: this version has no MPI backend; start one process with --comm local --ranks ",
+      launch.world_size);
+  // WORLD_SIZE says that other processes exist, and nothing here can reach them.
+  ZERO3_CHECK(ranks == 1, "--ranks ", ranks,
+              " run in this process, but the environment says that it is rank ", launch.rank,
+              " of WORLD_SIZE=", launch.world_size, "; unset WORLD_SIZE and RANK");
+  check_launch_matches(launch, 1);
+}
+
+}  // namespace
+
+void add_device_flags(CLI::App& app, PlaceFlags& flags) {
+  app.option_defaults()->group("Ranks and devices");
+  add_value(app, {"--device", "cpu|cpu:sim", "what computes; cpu:sim is a simulated accelerator"},
+            "cpu", [&flags](const std::string& text) { flags.device = parse_device_kind(text); });
+  add_value(app, {"--threads", "T", "threads of a rank's compute stream"}, "cores / ranks",
+            [&flags](const std::string& text) {
+              flags.threads = static_cast<int>(parse_count(text, 1, kMaxThreads));
+            });
+}
+
+void add_place_flags(CLI::App& app, PlaceFlags& flags) {
+  add_device_flags(app, flags);
+  add_choice(app, {"--comm", "", "how ranks talk; local runs them as threads of this process"},
+             flags.comm,
+             {{"auto", CommChoice::kAuto},
+              {"self", CommChoice::kSelf},
+              {"local", CommChoice::kLocal},
+              {"mpi", CommChoice::kMpi},
+              {"nccl", CommChoice::kNccl}});
+  add_value(app, {"--ranks", "N", "ranks of --comm local"}, "1", [&flags](const std::string& text) {
+    flags.ranks = static_cast<int>(parse_count(text, 1, kMaxRanks));
+  });
+  add_value(app, {"--comm-timeout", "T", "how long to wait for a rank"}, "300s",
+            [&flags](const std::string& text) {
+              flags.timeout = parse_duration(text);
+              ZERO3_CHECK(flags.timeout.count() > 0, "'", text, "' is no time to wait");
+            });
+}
+
+Place resolve_place(const PlaceFlags& flags, const Environment& environment) {
+  const int ranks = ranks_here(flags);
+  refuse_other_processes(resolve_launch(environment), ranks);
+  return place_of(flags, ranks);
+}
+
+Place planned_place(const PlaceFlags& flags) {
+  return place_of(flags, ranks_here(flags));
+}
+
+void run_ranks(const Place& place, const RankResources& resources,
+               const std::function<void(Device&, Communicator&)>& rank_main) {
+  const auto run_rank = [&](Communicator& communicator) {
+    try {
+      const std::unique_ptr<Device> device = make_device({.kind = place.run.device,
+                                                          .threads = place.run.threads,
+                                                          .memory_limit = resources.memory_limit,
+                                                          .trace = resources.trace,
+                                                          .rank = communicator.rank()});
+      rank_main(*device, communicator);
+    } catch (const std::exception& error) {
+      throw RankFailure(communicator.rank(), error.what());
+    }
+  };
+  if (place.run.ranks == 1) {
+    run_rank(*make_self_communicator());
+  } else {
+    LocalWorld(place.run.ranks, place.timeout).run(run_rank);
+  }
+}
+
+}  // namespace zero3::program

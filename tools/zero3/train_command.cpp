@@ -1,0 +1,103 @@
+#include "commands.h"
+
+#include <unistd.h>
+
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <zero3/trainer/token_data.h>
+#include <zero3/trainer/train_loop.h>
+#include "matrix_peak.h"
+#include "progress.h"
+#include "train_flags.h"
+
+namespace zero3::program {
+namespace {
+
+/// Everything that a run needs, found right before it starts.
+struct TrainJob {
+  TrainFlags flags;
+  trainer::LlamaConfig config;
+  trainer::TrainOptions options;
+  Place place;
+  trainer::RunPlan plan;
+  std::unique_ptr<trainer::TokenData> data;
+  std::unique_ptr<trainer::TrainSink> sink;
+  std::unique_ptr<Trace> trace;
+};
+
+RunTitle title_of(const TrainJob& job) {
+  const trainer::TrainOptions& options = job.options;
+  return {.text = fmt::format("{}: {:.1f} M parameters, {}; {} rank{} of {} thread{}; {} x {} "
+                              "tokens, {} micro-batch{} a "
+                              "step; memory plan {} a rank",
+                              job.flags.base.model, static_cast<double>(job.plan.parameters) * 1e-6,
+                              name_of(options.dtype), job.place.run.ranks,
+                              job.place.run.ranks == 1 ? "" : "s", job.place.run.threads,
+                              job.place.run.threads == 1 ? "" : "s", options.micro_batch.batch,
+                              options.micro_batch.seq, job.place.run.ranks * options.accumulate,
+                              job.place.run.ranks * options.accumulate == 1 ? "" : "es",
+                              concat(job.plan.memory.total())),
+          .steps = options.steps,
+          .flops_per_step = job.plan.model_flops,
+          .peak_flops = measure_matrix_peak(options.dtype, job.place.run)};
+}
+
+std::unique_ptr<trainer::TrainSink> make_sink(const TrainJob& job) {
+  const std::string& metrics = job.flags.metrics;
+  const bool terminal = isatty(STDOUT_FILENO) == 1 && metrics != "-";
+  std::vector<std::unique_ptr<LineWriter>> lines;
+  if (!terminal) lines.push_back(std::make_unique<LineWriter>("output", "-"));
+  if (!metrics.empty() && metrics != "-")
+    lines.push_back(std::make_unique<LineWriter>("--metrics", metrics));
+  auto json = std::make_unique<JsonLines>(std::move(lines));
+  if (!terminal) return json;
+  auto progress = std::make_unique<TerminalProgress>(title_of(job),
+                                                     std::make_unique<LineWriter>("output", "-"));
+  return std::make_unique<BothSinks>(std::move(progress), std::move(json));
+}
+
+std::shared_ptr<TrainJob> prepare(const TrainFlags& flags) {
+  auto job = std::make_shared<TrainJob>();
+  job->flags = flags;
+  job->options = train_options(flags);
+  job->place = resolve_place(flags.place, read_environment());
+  job->config = trainer::resolve_config(flags.base.model);
+  ZERO3_CHECK(!flags.data.empty(), "train needs a text or tokens to learn; add --data FILE");
+  job->data = std::make_unique<trainer::TokenData>(
+      flags.data, trainer::TokenDataOptions{.val_fraction = flags.val_fraction,
+                                            .seq = job->options.micro_batch.seq,
+                                            .vocab = job->config.vocab,
+                                            .seed = job->options.seed});
+  job->plan = trainer::plan_run(job->config, job->options, job->place.run);
+  check_plan(job->plan.memory, flags.memory_limit);
+  if (!flags.trace.empty()) {
+    static_cast<void>(LineWriter("--trace", flags.trace));  // Found out now, not after the work
+    job->trace = std::make_unique<Trace>();
+  }
+  job->sink = make_sink(*job);
+  return job;
+}
+
+void run(const TrainJob& job) {
+  run_ranks(job.place, {.memory_limit = job.flags.memory_limit, .trace = job.trace.get()},
+            [&job](Device& device, Communicator& communicator) {
+              trainer::TrainSink* sink = communicator.rank() == 0 ? job.sink.get() : nullptr;
+              trainer::train(device, communicator, job.config, job.options, *job.data, sink);
+            });
+  if (job.trace) job.trace->write_json(job.flags.trace);
+}
+
+}  // namespace
+
+Command add_train_command(CLI::App& program) {
+  CLI::App* app = program.add_subcommand("train", "Train a model on a text");
+  auto flags = std::make_shared<TrainFlags>();
+  add_train_flags(*app, *flags);
+  return {app,
+          [flags]() -> std::function<void()> { return [job = prepare(*flags)] { run(*job); }; }};
+}
+
+}  // namespace zero3::program

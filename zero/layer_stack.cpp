@@ -1,0 +1,146 @@
+#include <zero3/layer_stack.h>
+
+#include <algorithm>
+#include <utility>
+
+#include <zero3/error.h>
+
+namespace zero3 {
+
+struct LayerStack::State {
+  Engine& engine;
+  std::vector<std::unique_ptr<Layer>> layers;
+  LayerStackOptions options;
+  std::vector<GroupId> groups;
+  std::unique_ptr<Gemm> gemm = nullptr;
+  TensorView workspace = {};
+  /// Inputs of the layers and the last one's output; with recompute the last is scratch.
+  std::vector<Buffer> hidden = {};
+  /// One per layer, or one for all with recompute.
+  std::vector<Buffer> saved = {};
+  TokenShape current = {};
+  bool trained = false;
+
+  [[nodiscard]] Elements hidden_size() const {
+    return Elements(options.tokens.rows() * options.width);
+  }
+  [[nodiscard]] std::size_t saved_count() const {
+    return options.recompute ? std::min<std::size_t>(1, layers.size()) : layers.size();
+  }
+  [[nodiscard]] Bytes saved_bytes(std::size_t layer) const {
+    if (!options.recompute) return layers[layer]->memory(options.tokens).saved;
+    Bytes largest;
+    for (const auto& l : layers) largest = std::max(largest, l->memory(options.tokens).saved);
+    return largest;
+  }
+  [[nodiscard]] TensorView rows(const Buffer& buffer) const {
+    return buffer.view().slice(0, current.rows() * options.width);
+  }
+  [[nodiscard]] TensorView saved_of(std::size_t layer) const {
+    return saved[options.recompute ? 0 : layer].view();
+  }
+  [[nodiscard]] LayerContext context() const {
+    return {current, engine.compute(), *gemm, workspace};
+  }
+  void set_current(TokenShape tokens) {
+    ZERO3_CHECK(!hidden.empty(), "a layer stack is used before build()");
+    ZERO3_CHECK(tokens.batch >= 0 && tokens.seq >= 0 && tokens.rows() <= options.tokens.rows(),
+                "a micro-batch of ", tokens.batch, " x ", tokens.seq,
+                " tokens in a layer stack that was built for ", options.tokens.batch, " x ",
+                options.tokens.seq);
+    current = tokens;
+  }
+};
+
+LayerStack::LayerStack(Engine& engine, std::vector<std::unique_ptr<Layer>> layers,
+                       LayerStackOptions options)
+    : state_(new State{engine, std::move(layers), options, {}}) {
+  for (const auto& layer : state_->layers)
+    state_->groups.push_back(engine.add_group(layer->group()));
+}
+
+LayerStack::~LayerStack() = default;
+
+MemoryPlan LayerStack::plan() const {
+  const State& s = *state_;
+  MemoryPlan plan;
+  const Bytes hidden = aligned(bytes_of(s.hidden_size(), s.options.dtype));
+  const auto layer_count = static_cast<std::int64_t>(s.layers.size());
+  plan[s.options.recompute ? MemoryTag::kCheckpoints : MemoryTag::kActivations] +=
+      hidden * layer_count;
+  plan[MemoryTag::kActivations] += hidden;
+  for (std::size_t i = 0; i < s.saved_count(); ++i)
+    plan[MemoryTag::kActivations] += aligned(s.saved_bytes(i));
+  return plan;
+}
+
+std::vector<GroupId> LayerStack::groups() const {
+  return state_->groups;
+}
+
+Bytes LayerStack::workspace_bytes() const {
+  Bytes largest;
+  for (const auto& layer : state_->layers) {
+    largest = std::max(largest, layer->memory(state_->options.tokens).workspace);
+  }
+  return largest;
+}
+
+void LayerStack::build(TensorView workspace) {
+  State& s = *state_;
+  ZERO3_CHECK(s.hidden.empty(), "a layer stack is built twice");
+  ZERO3_CHECK(workspace.bytes() >= workspace_bytes(), "a layer stack needs ", workspace_bytes(),
+              " of workspace, not ", workspace.bytes());
+  Stream& stream = s.engine.compute();
+  s.workspace = workspace;
+  s.gemm = std::make_unique<Gemm>(stream, s.options.granule_rows);
+  const MemoryTag inputs = s.options.recompute ? MemoryTag::kCheckpoints : MemoryTag::kActivations;
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    s.hidden.emplace_back(s.hidden_size(), s.options.dtype, inputs, stream);
+  }
+  s.hidden.emplace_back(s.hidden_size(), s.options.dtype, MemoryTag::kActivations, stream);
+  for (std::size_t i = 0; i < s.saved_count(); ++i) {
+    s.saved.emplace_back(Elements(s.saved_bytes(i).count()), DType::kU8, MemoryTag::kActivations,
+                         stream);
+  }
+}
+
+TensorView LayerStack::input(TokenShape tokens) {
+  state_->set_current(tokens);
+  return state_->rows(state_->hidden.front());
+}
+
+TensorView LayerStack::forward(TokenShape tokens, Pass pass) {
+  State& s = *state_;
+  ZERO3_CHECK(pass != Pass::kRecompute, "a whole layer stack is asked to recompute");
+  s.set_current(tokens);
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    const Gathered weights = s.engine.gather(s.groups[i]);
+    s.layers[i]->forward(s.context(), weights, s.rows(s.hidden[i]), s.rows(s.hidden[i + 1]),
+                         s.saved_of(i), s.options.recompute ? Pass::kInference : pass);
+  }
+  s.trained = pass == Pass::kTraining;
+  return s.rows(s.hidden.back());
+}
+
+void LayerStack::backward(TensorView gradient) {
+  State& s = *state_;
+  ZERO3_CHECK(std::exchange(s.trained, false),
+              "backward of a layer stack without a training forward before it");
+  for (std::size_t i = s.layers.size(); i-- > 0;) {
+    const Gathered weights = s.engine.gather(s.groups[i]);
+    const TensorView in = s.rows(s.hidden[i]);
+    if (s.options.recompute) {
+      s.layers[i]->forward(s.context(), weights, in, TensorView(), s.saved_of(i), Pass::kRecompute);
+    }
+    const Gradients grads = s.engine.grads(s.groups[i]);
+    s.layers[i]->backward(s.context(), weights, grads, in, s.saved_of(i), gradient);
+  }
+}
+
+Gemm& LayerStack::gemm() {
+  ZERO3_CHECK(state_->gemm != nullptr, "a layer stack is used before build()");
+  return *state_->gemm;
+}
+
+}  // namespace zero3
