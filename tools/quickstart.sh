@@ -8,13 +8,14 @@ cd "$(dirname "$0")/.."
 source tools/packages.sh
 
 install_missing "${build_packages[@]}" bible-kjv
+mkdir -p build/quickstart
 echo "Building (a few minutes the first time)"
-cmake --preset release >build/quickstart.log 2>&1 || { cat build/quickstart.log >&2; exit 1; }
-cmake --build --preset release --target zero3_program >build/quickstart.log 2>&1 || { cat build/quickstart.log >&2; exit 1; }
+log=build/quickstart/build.log
+cmake --preset release >$log 2>&1 || { cat $log >&2; exit 1; }
+cmake --build --preset release --target zero3_program >$log 2>&1 || { cat $log >&2; exit 1; }
 zero3=build/release/tools/zero3/zero3
 
 out=build/quickstart
-mkdir -p $out
 if [ -z "$text" ]; then
   text=$out/bible.txt
   bible -f 'Gen1:1-Rev22:21' >$text

@@ -28,14 +28,19 @@ Engine::Engine(Device& device, Communicator& communicator, EngineOptions options
 
 Engine::~Engine() {
   State& s = *state_;
-  // Blocks go back in the order of streams that still exist, and most in that of compute.
   if (s.reducer) s.reducer->drop_all();
   if (s.gatherer) s.gatherer->drop_all();
-  try {
-    for (Stream* other : {s.gather.get(), s.reduce.get()})
-      s.compute->wait(other->record().order_only());
-  } catch (...) {
-    // No memory for an event: the streams are emptied all the same before they end.
+  // Shards go back in the order of compute, and the other streams use them as well.
+  s.drain();
+}
+
+void Engine::State::drain() noexcept {
+  for (Stream* stream : {compute.get(), gather.get(), reduce.get()}) {
+    try {
+      stream->synchronize();
+    } catch (...) {
+      // The error of operations whose results are not wanted any more.
+    }
   }
 }
 
@@ -143,14 +148,8 @@ void Engine::State::begin_next_step() {
 void Engine::reset() {
   State& s = *state_;
   ZERO3_CHECK(s.built, "reset before build()");
-  for (Stream* stream : {s.compute.get(), s.gather.get(), s.reduce.get()}) {
-    try {
-      stream->synchronize();
-    } catch (...) {
-      // The error belongs to the step that is dropped here; a communicator that failed will say so
-      // again below.
-    }
-  }
+  // A communicator that failed will say so again below.
+  s.drain();
   ++s.epoch;
   s.reducer->drop_all();
   s.gatherer->drop_all();

@@ -110,7 +110,13 @@ GroupId Engine::add_group(GroupSpec spec) {
 void Engine::expect_order(std::vector<GroupId> gathers, std::vector<GroupId> gradients) {
   ZERO3_CHECK(!state_->built, "expect_order() after build(), which planned by it");
   for (const GroupId id : gathers) static_cast<void>(state_->group(id));
-  for (const GroupId id : gradients) static_cast<void>(state_->group(id));
+  std::vector<int> uses(state_->groups.size(), 0);
+  for (const GroupId id : gradients) {
+    const GroupSpec& spec = state_->group(id).spec;
+    ZERO3_CHECK(++uses[static_cast<std::size_t>(id.index)] <= spec.uses, "gradients of group '",
+                spec.name, "' are expected more than ", spec.uses,
+                " times; declare as many uses in its GroupSpec");
+  }
   state_->gather_order = std::move(gathers);
   state_->gradient_order = std::move(gradients);
 }

@@ -60,6 +60,8 @@ struct Engine::State {
   void check_usable(std::string_view what) const;
   /// Keeps the exception that is being handled for step(), which alone may throw it.
   void fail_later() noexcept;
+  /// Waits for all streams and forgets their errors.
+  void drain() noexcept;
   void allocate();
   void draw_first_weights();
   void end_micro_step();

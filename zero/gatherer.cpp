@@ -48,8 +48,8 @@ void Gatherer::bring(GroupId id, ParamGroup& group) {
     make_room(group);
     issue(group);
   }
-  // Nobody else has to: a kept group is waited for once.
-  config_.compute.wait(std::exchange(group.ready, Event()));
+  if (group.ready) config_.compute.wait(*group.ready);
+  group.ready.reset();
   group.lease = config_.compute.device().blocks().acquire();
   group.state = State::kHeld;
   try {
@@ -115,7 +115,8 @@ void Gatherer::issue(ParamGroup& group) {
   }
   group.state = State::kOnItsWay;
   live_ += bytes_of_group(group);
-  config_.gather.wait(std::exchange(masters_ready_, Event()));
+  if (masters_ready_) config_.gather.wait(*masters_ready_);
+  masters_ready_.reset();
   for (const SubGroup& sub : group.sub_groups) {
     const Buffer& full = sub.master_is_full ? sub.master : sub.gathered;
     config_.communicator.all_gather(full.view(), sub.master.view(), group.spec.name,
@@ -134,7 +135,7 @@ void Gatherer::let_go(ParamGroup& group) noexcept {
     sub.gathered.reset();
   }
   group.state = State::kSharded;
-  group.ready = Event();
+  group.ready.reset();
   live_ -= bytes_of_group(group);
 }
 

@@ -3,6 +3,8 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <optional>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -82,7 +84,8 @@ class Gatherer {
   PrefetchPlan* plan_ = nullptr;
   const std::thread::id owner_ = std::this_thread::get_id();
   Bytes live_;
-  Event masters_ready_;        ///< what a gather has to wait for, once
+  /// What the next gather has to wait for.
+  std::optional<Event> masters_ready_;
   std::exception_ptr misuse_;  ///< found where nothing may be thrown
 };
 

@@ -151,8 +151,8 @@ void GradReducer::end_micro_step() {
 }
 
 void GradReducer::finish() {
-  config_.compute.wait(config_.reduce.record());
   retire(std::size_t{0});
+  config_.compute.wait(config_.reduce.record());
   micro_step_ = -1;
 }
 

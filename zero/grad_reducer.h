@@ -46,7 +46,7 @@ class GradReducer {
   /// Reduces every group that was not reduced in this micro-step. Throws UsageError for gradients
   /// that are still held.
   void end_micro_step();
-  /// Makes the compute stream wait for all reductions; returns all slots.
+  /// Returns all slots; makes the compute stream wait for all reductions.
   void finish();
   /// Forgets everything of this step.
   void drop_all() noexcept;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,7 +37,8 @@ struct ParamGroup {
   State state = State::kSharded;
   int holders = 0;  ///< of the thread that gathers
   int guests = 0;   ///< of other threads
-  Event ready;      ///< of the gather, until compute waits for it
+  /// The end of the gather, until compute has been made to wait for it.
+  std::optional<Event> ready;
   /// Ends the views of a hold whose memory stays (master_is_full, kept groups).
   BlockRef lease;
 

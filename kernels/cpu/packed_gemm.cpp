@@ -1,6 +1,7 @@
 #include "cpu/packed_gemm.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <zero3/half.h>
 #include <zero3/internal/cpu_stream.h>
@@ -105,22 +106,30 @@ struct Grid {
   std::int64_t row_tiles = 1, col_tiles = 1;
 };
 
-// At least a tile for every thread, with as little repeated packing as that allows.
+// The grid with the least time, when threads take equal tiles in turn: a tile costs its
+// multiplications and the packing of its rows and columns, of which an element costs as much as
+// kPackingCost multiplications (measured: 0.4 ns of 0.05).
 Grid make_grid(const Product& p, int threads) {
-  constexpr std::int64_t kMinTileRows = 32;
-  Grid grid{div_ceil(p.rows, kMaxTileRows), div_ceil(p.cols, kTileCols)};
-  const auto tile_rows = [&] { return div_ceil(p.rows, grid.row_tiles); };
-  const auto tile_cols = [&] { return div_ceil(p.cols, grid.col_tiles); };
-  while (grid.row_tiles * grid.col_tiles < threads) {
-    if (tile_rows() >= tile_cols() && tile_rows() >= 2 * kMinTileRows) {
-      grid.row_tiles *= 2;
-    } else if (tile_cols() >= 2 * kPanel) {
-      grid.col_tiles *= 2;
-    } else {
-      break;
+  constexpr std::int64_t kPackingCost = 8;
+  constexpr std::int64_t kMostExtra = 16;
+  const Grid least{div_ceil(p.rows, kMaxTileRows), div_ceil(p.cols, kTileCols)};
+  const std::int64_t extra = std::min<std::int64_t>(threads, kMostExtra);
+  Grid best = least;
+  std::int64_t best_cost = std::numeric_limits<std::int64_t>::max();
+  for (Grid grid = least; grid.row_tiles < least.row_tiles + extra; ++grid.row_tiles) {
+    const std::int64_t rows = round_up(div_ceil(p.rows, grid.row_tiles), kTileRows);
+    for (grid.col_tiles = least.col_tiles; grid.col_tiles < least.col_tiles + extra;
+         ++grid.col_tiles) {
+      const std::int64_t cols = round_up(div_ceil(p.cols, grid.col_tiles), kPanel);
+      const std::int64_t turns = div_ceil(grid.row_tiles * grid.col_tiles, threads);
+      const std::int64_t cost = turns * (rows * cols + kPackingCost * (rows + cols));
+      if (cost < best_cost) {
+        best_cost = cost;
+        best = grid;
+      }
     }
   }
-  return grid;
+  return best;
 }
 
 // Piece `index` of [0, size) cut into `pieces` multiples of `unit`, as equal as can be.

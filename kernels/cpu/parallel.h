@@ -5,16 +5,23 @@
 
 namespace zero3::cpu {
 
-/// Calls `body(context, task, thread)` for every task in [0, tasks), on as many threads as the running stream may use
-/// (thread in [0, that)); returns when all are done. The only place that uses OpenMP. With one thread the calls are
-/// made by the caller, in order. An exception is rethrown after all threads are done.
-void run_tasks(std::int64_t tasks, void (*body)(void* context, std::int64_t task, int thread), void* context);
+/// Calls `body(context, task, thread)` for every task in [0, tasks), on as many threads as the
+/// running stream may use (thread in [0, that)); returns when all are done. The only place that
+/// uses OpenMP. With one thread the calls are made by the caller, in order. An exception is
+/// rethrown after all threads are done.
+void run_tasks(std::int64_t tasks, void (*body)(void* context, std::int64_t task, int thread),
+               void* context);
 
-/// f(task, thread) for every task in [0, tasks). Which thread takes a task is not fixed, so a result must not depend on it.
+/// f(task, thread) for every task in [0, tasks). Which thread takes a task is not fixed, so a
+/// result must not depend on it.
 template <class F>
 void parallel_tasks(std::int64_t tasks, F&& f) {
   run_tasks(
-      tasks, [](void* context, std::int64_t task, int thread) { (*static_cast<F*>(context))(task, thread); }, &f);
+      tasks,
+      [](void* context, std::int64_t task, int thread) {
+        (*static_cast<F*>(context))(task, thread);
+      },
+      &f);
 }
 
 /// f(begin, end) over [0, n) in pieces of `grain` (the last may be short).

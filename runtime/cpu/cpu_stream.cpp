@@ -31,7 +31,7 @@ void internal::Executor::Queue::run(CpuTask& task, std::exception_ptr gate_error
   std::exception_ptr error;
   {
     const std::scoped_lock lock(mutex);
-    if (error_ == nullptr) error_ = gate_error;
+    if (error_ == nullptr) error_ = std::move(gate_error);
     error = error_;
   }
   const bool traced = trace != nullptr && !task.silent && error == nullptr;
@@ -39,7 +39,7 @@ void internal::Executor::Queue::run(CpuTask& task, std::exception_ptr gate_error
   running_task_threads = threads;
   try {
     if (error != nullptr) {
-      if (task.skipped) task.skipped(error);
+      if (task.skipped) task.skipped(std::move(error));
     } else if (task.run) {
       task.run();
     }
@@ -152,7 +152,11 @@ void CpuStream::synchronize() {
   const auto event = std::make_shared<CpuEvent>(queue_.name, executor_);
   push({.name = "synchronize",
         .run = [event] { event->pass(nullptr); },
-        .skipped = [event](std::exception_ptr) { event->pass(nullptr); },
+        .skipped =
+            [event](std::exception_ptr error) {
+              error = nullptr;  // the host is the next to hold it, and the last
+              event->pass(nullptr);
+            },
         .silent = true});
   executor_.host_wait(*event);
   if (const std::exception_ptr error = queue_.take_error()) std::rethrow_exception(error);

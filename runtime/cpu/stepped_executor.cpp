@@ -225,7 +225,7 @@ class Stepped final : public SteppedExecutor {
         gate_error = std::current_exception();
       }
     }
-    queue.run(task, gate_error);
+    queue.run(task, std::move(gate_error));
   }
 
   void hand_over(int to) {

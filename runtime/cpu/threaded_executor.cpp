@@ -52,7 +52,7 @@ class ThreadedExecutor final : public Executor {
           gate_error = std::current_exception();
         }
       }
-      queue.run(task, gate_error);
+      queue.run(task, std::move(gate_error));
     }
   }
 };

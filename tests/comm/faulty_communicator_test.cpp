@@ -28,7 +28,7 @@ void run_with(std::vector<Fault> faults, const std::function<void(Rank&)>& rank_
             {.timeout = timeout});
 }
 
-/// One all_gather, in place on odd rounds, and what it throws as `Error`.
+/// One all_gather, and what it throws as `Error`.
 template <class Error = CommError>
 std::string gather(Rank& r, std::string_view label, bool in_place = false) {
   const Buffer shard = r.upload(std::vector<float>(4, static_cast<float>(r.rank)));

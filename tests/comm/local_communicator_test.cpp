@@ -1,5 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <functional>
+#include <thread>
+#include <type_traits>
+
 #include <zero3/error.h>
 #include <zero3/philox.h>
 

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
+#include <span>
 
 #include <zero3/internal/cpu_stream.h>
 

@@ -151,8 +151,9 @@ const AttentionShape kShapes[] = {{1, 1, 1, 1, 1},    {2, 2, 2, 1, 3},     {1, 7
 
 // Sums of up to 389 terms of size 1 in fp32, of which random signs let a few units remain.
 constexpr double kFloatTolerance = 2e-5;
-// The result's own rounding is 2^-9 of it. The outputs that the backward reads are rounded as well: that shifts
-// Σ d_out · out by about 2^-9 · sqrt(head_dim), which the scale takes back, and each gradient by a few times 2^-9.
+// The result's own rounding is 2^-9 of it. The outputs that the backward reads are rounded as well:
+// that shifts Σ d_out · out by about 2^-9 · sqrt(head_dim), which the scale takes back, and each
+// gradient by a few times 2^-9.
 constexpr double kHalfTolerance = 1.0 / 64.0;
 
 TEST(Attention, ForwardMatchesDouble) {

@@ -17,6 +17,7 @@ struct BadInput {
   std::vector<std::string> said;
   int status = 2;
   std::vector<std::string> environment = {};
+  friend void PrintTo(const BadInput& input, std::ostream* out) { *out << input.name; }
 };
 
 std::string npy(const std::string& descr, const std::string& shape, const std::string& data) {

@@ -37,7 +37,7 @@ TEST(EstimateCommand, TotalIsTheSumOfTags) {
 }
 
 TEST(EstimateCommand, CountsParametersOfNamedModels) {
-  EXPECT_EQ(estimate({"--model", "30m"})["parameters"], 29938176);
+  EXPECT_EQ(estimate({"--model", "30m"})["parameters"], 29938560);
   EXPECT_EQ(estimate({"--model", "135m"})["parameters"], 134515008);
 }
 

@@ -61,5 +61,10 @@ TEST(ParseNumber, TakesItsHalfOpenRange) {
   }
 }
 
+TEST(Counted, HasAPluralButForOne) {
+  EXPECT_EQ(counted(1, "rank"), "1 rank");
+  EXPECT_EQ(counted(2, "rank"), "2 ranks");
+}
+
 }  // namespace
 }  // namespace zero3::program

@@ -83,6 +83,7 @@ TEST_F(TrainCommand, OpensNoSocket) {
 struct Numbers {
   const char* name;
   std::vector<std::string> flags;
+  friend void PrintTo(const Numbers& numbers, std::ostream* out) { *out << numbers.name; }
 };
 class LocalRanks : public ::testing::TestWithParam<Numbers> {};
 
@@ -136,7 +137,7 @@ TEST_F(TrainCommand, StatesAreSplitBetweenRanks) {
   const Json one = train({}).done["peak_bytes"];
   const Json four = train({"--ranks", "4"}).done["peak_bytes"];
   for (const char* tag : {"shards", "optimizer"}) {
-    EXPECT_NEAR(one[tag].get<double>() / four[tag].get<double>(), 4.0, 0.05) << tag;
+    EXPECT_NEAR(one[tag].get<double>() / four[tag].get<double>(), 4.0, 0.1) << tag;
   }
 }
 
@@ -164,7 +165,8 @@ TEST_F(TrainCommand, TraceHasARowForEachStreamOfEachRank) {
   const std::string path = (dir_.path() / "trace.json").string();
   static_cast<void>(train({"--ranks", "2", "--trace", path}));
   std::set<std::pair<int, std::string>> rows;
-  for (const Json& event : Json::parse(content_of(path))["traceEvents"]) {
+  const Json trace = Json::parse(content_of(path));
+  for (const Json& event : trace["traceEvents"]) {
     if (event["ph"] == "M" && event["name"] == "thread_name") {
       rows.emplace(event["pid"].get<int>(), event["args"]["name"].get<std::string>());
     }

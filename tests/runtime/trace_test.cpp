@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -28,7 +29,7 @@ using test::thrown;
 json written(const Trace& trace) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
   const std::filesystem::path path =
-      std::filesystem::path(::testing::TempDir()) / concat(test->name(), ".json");
+      std::filesystem::path(::testing::TempDir()) / concat(test->name(), '-', getpid(), ".json");
   trace.write_json(path);
   json parsed = json::parse(std::ifstream(path));
   std::filesystem::remove(path);

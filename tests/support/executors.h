@@ -46,4 +46,18 @@ struct OwnDevice {
   std::unique_ptr<Device> device;
 };
 
+/// A device on a stepped executor of its own, whose host turns and steps a test needs.
+struct SteppedDevice {
+  explicit SteppedDevice(std::uint64_t seed)
+      : executor(internal::make_stepped_executor(seed)),
+        device(internal::make_cpu_device({.threads = 1}, *executor)) {}
+
+  [[nodiscard]] std::unique_ptr<Stream> stream(std::string name) const {
+    return device->make_stream({.name = std::move(name)});
+  }
+
+  std::unique_ptr<internal::SteppedExecutor> executor;
+  std::unique_ptr<Device> device;
+};
+
 }  // namespace zero3::test

@@ -22,7 +22,8 @@ struct Shape {
   bool tied = true;
 };
 
-/// A layer's parameters: y = x + scale ⊙ (w2 · f(w1 · x + bias)) + shift, f(z) = z / (1 + |z|).
+/// A layer's parameters: y = (1 + shift) ⊙ x + scale ⊙ (w2 · f(w1 · x + bias)) with
+/// f(z) = z / (1 + |z|). Forward and backward read all of them but the bias.
 struct LayerWeights {
   In w1, bias, w2, scale, shift;
 };
@@ -49,7 +50,7 @@ inline void layer_forward(const Shape& s, const LayerWeights& p, In x, Out y, Ou
       float sum = 0;
       for (std::size_t h = 0; h < s.hidden; ++h) sum += p.w2[o * s.hidden + h] * f[h];
       product[o] = sum;
-      if (!y.empty()) y[r * s.width + o] = in[o] + p.scale[o] * sum + p.shift[o];
+      if (!y.empty()) y[r * s.width + o] = (1.0F + p.shift[o]) * in[o] + p.scale[o] * sum;
     }
   }
 }
@@ -77,6 +78,7 @@ inline void layer_backward(const Shape& s, const LayerWeights& p, const LayerGra
       for (std::size_t i = 0; i < s.width; ++i) g.w1[h * s.width + i] += d_z[h] * in[i];
     }
     for (std::size_t i = 0; i < s.width; ++i) {
+      out[i] *= 1.0F + p.shift[i];
       for (std::size_t h = 0; h < s.hidden; ++h) out[i] += p.w1[h * s.width + i] * d_z[h];
     }
   }

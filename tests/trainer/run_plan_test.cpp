@@ -34,6 +34,7 @@ struct TrafficCase {
   bool tied;
   int accumulate;
   std::int64_t keep_below;
+  friend void PrintTo(const TrafficCase& traffic, std::ostream* out) { *out << traffic.name; }
 };
 class PlannedTraffic : public ::testing::TestWithParam<TrafficCase> {};
 
@@ -53,7 +54,7 @@ TEST_P(PlannedTraffic, IsWhatMoves) {
     // The norm's block sums are gathered too: a few doubles for each 1024 elements.
     const Bytes others = two_steps(CollectiveOp::kAllGather) - plan.gathered_per_step * 2;
     EXPECT_GE(others, Bytes(0)) << ranks;
-    EXPECT_LE(others, Bytes(2 * (ranks - 1) * 8 * 64)) << ranks;
+    EXPECT_LE(others, Bytes(2 * (ranks - 1) * 8 * 100)) << ranks;
   }
 }
 
@@ -104,6 +105,7 @@ TEST(LongestSequence, IsNoneWhereTheWeightsDoNotFit) {
   const LongestSequence longest =
       longest_sequence(run.config, run.options, {.ranks = 1, .threads = 1}, Bytes(1000));
   EXPECT_EQ(longest.seq, 0);
+  EXPECT_GT(longest.memory.total(), Bytes(1000));
 }
 
 TEST(LongestSequence, ActivationsBindWithoutRecomputation) {

@@ -147,6 +147,7 @@ struct Sameness {
   DType dtype;
   bool tied;
   bool recompute;
+  friend void PrintTo(const Sameness& sameness, std::ostream* out) { *out << sameness.name; }
 };
 class RanksAreOneProcess : public ::testing::TestWithParam<Sameness> {};
 

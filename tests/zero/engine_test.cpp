@@ -106,6 +106,11 @@ TEST(Engine, AnOrderOfGroupsThatAreNotThereIsRefused) {
   one_rank({}, [](Engine& engine, Rank&) {
     EXPECT_TRUE(contains(usage_error([&] { engine.expect_order({GroupId{0}}, {}); }),
                          {"no group 0", "0 are registered"}));
+    const GroupId id = engine.add_group(group_of("wte", {3}, {}, 2));
+    EXPECT_TRUE(contains(usage_error([&] {
+                           engine.expect_order({}, {id, id, id});
+                         }),
+                         {"'wte'", "more than 2 times", "uses"}));
   });
 }
 

@@ -81,6 +81,16 @@ void add_traffic(RunPlan& plan, const LlamaConfig& config, const TrainOptions& o
   }
 }
 
+/// The tag of which `plan` has most beyond what `base` has.
+MemoryTag largest_tag(const MemoryPlan& plan, const MemoryPlan& base) {
+  std::size_t largest = 0;
+  for (std::size_t tag = 1; tag < kMemoryTagCount; ++tag) {
+    if (plan.bytes[tag] - base.bytes[tag] > plan.bytes[largest] - base.bytes[largest])
+      largest = tag;
+  }
+  return static_cast<MemoryTag>(largest);
+}
+
 }  // namespace
 
 RunPlan plan_run(const LlamaConfig& config, const TrainOptions& options, const RunPlace& place) {
@@ -115,16 +125,11 @@ LongestSequence longest_sequence(const LlamaConfig& config, const TrainOptions& 
     const std::int64_t middle = fits + (beyond - fits) / 2;
     (plan_at(middle).total() <= device_memory ? fits : beyond) = middle;
   }
-  LongestSequence longest = {.seq = fits, .binding = MemoryTag::kShards, .memory = {}};
-  const MemoryPlan longer = plan_at(fits + kDefaultGranuleRows);
-  if (fits > 0) longest.memory = plan_at(fits);
-  Bytes growth;
-  for (std::size_t tag = 0; tag < kMemoryTagCount; ++tag) {
-    if (longer.bytes[tag] - longest.memory.bytes[tag] <= growth) continue;
-    growth = longer.bytes[tag] - longest.memory.bytes[tag];
-    longest.binding = static_cast<MemoryTag>(tag);
-  }
-  return longest;
+  if (fits == 0) return {.seq = 0, .memory = plan_at(1), .binding = largest_tag(plan_at(1), {})};
+  const MemoryPlan longest = plan_at(fits);
+  return {.seq = fits,
+          .memory = longest,
+          .binding = largest_tag(plan_at(fits + kDefaultGranuleRows), longest)};
 }
 
 }  // namespace zero3::trainer

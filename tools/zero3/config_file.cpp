@@ -40,7 +40,8 @@ std::vector<std::string> flags_of(const CLI::App& command, const std::string& pa
   std::vector<std::string> known = flag_names(command);
   for (std::string& name : known) name.erase(0, 2);
   std::vector<std::string> flags;
-  for (const auto& [key, value] : read_object(path).items()) {
+  const Json object = read_object(path);
+  for (const auto& [key, value] : object.items()) {
     const std::string where = concat("--config: '", path, "': key '", key, "'");
     ZERO3_CHECK(std::find(known.begin(), known.end(), key) != known.end(), where,
                 " is unknown; the nearest is '", nearest(key, known), "'");

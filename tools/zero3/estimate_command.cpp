@@ -56,7 +56,7 @@ std::string json_text(const Estimate& estimate) {
 std::string table_text(const Estimate& estimate) {
   const trainer::TrainOptions& options = estimate.options;
   std::string text = fmt::format(
-      "{}: {} parameters, {}; {} rank(s), {} micro-step(s) of {} x {} tokens each\n"
+      "{}: {} parameters, {}; {}, {} of {} x {} tokens\n"
       "\n"
       "memory of each rank\n"
       "{}"
@@ -69,17 +69,17 @@ std::string table_text(const Estimate& estimate) {
       "  of the model   {:>12.4g}\n"
       "  executed       {:>12.4g}",
       estimate.flags.train.base.model, estimate.plan.parameters, name_of(options.dtype),
-      estimate.place.run.ranks, options.accumulate, options.micro_batch.batch,
-      options.micro_batch.seq, to_table(estimate.plan.memory),
+      counted(estimate.place.run.ranks, "rank"), counted(options.accumulate, "micro-step"),
+      options.micro_batch.batch, options.micro_batch.seq, to_table(estimate.plan.memory),
       concat(estimate.plan.gathered_per_step), concat(estimate.plan.reduced_per_step),
       estimate.plan.model_flops, estimate.plan.executed_flops);
   if (!estimate.longest) return text;
   const Bytes memory = *estimate.flags.device_memory;
   if (estimate.longest->seq == 0) {
-    return text + fmt::format(
-                      "\n\nnot even one token a sequence fits into {}: {} is what most of the plan "
-                      "goes to",
-                      concat(memory), name_of(estimate.longest->binding));
+    return text +
+           fmt::format("\n\nsequences of one token need {}, more than {}; {} take most of it",
+                       concat(estimate.longest->memory.total()), concat(memory),
+                       name_of(estimate.longest->binding));
   }
   return text +
          fmt::format("\n\nlongest sequence that fits into {}: {} tokens; {} grow most with it\n{}",

@@ -82,4 +82,8 @@ double parse_number_in(std::string_view text, double least, double below) {
   return value;
 }
 
+std::string counted(std::int64_t count, std::string_view noun) {
+  return concat(count, ' ', noun, count == 1 ? "" : "s");
+}
+
 }  // namespace zero3::program

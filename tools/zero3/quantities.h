@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include <zero3/units.h>
@@ -18,5 +19,8 @@ namespace zero3::program {
                                        std::int64_t most);
 /// A finite number in [least, below). Throws UsageError.
 [[nodiscard]] double parse_number_in(std::string_view text, double least, double below);
+
+/// "1 rank", "2 ranks".
+[[nodiscard]] std::string counted(std::int64_t count, std::string_view noun);
 
 }  // namespace zero3::program

@@ -11,6 +11,7 @@
 #include <zero3/trainer/train_loop.h>
 #include "matrix_peak.h"
 #include "progress.h"
+#include "quantities.h"
 #include "train_flags.h"
 
 namespace zero3::program {
@@ -30,16 +31,13 @@ struct TrainJob {
 
 RunTitle title_of(const TrainJob& job) {
   const trainer::TrainOptions& options = job.options;
-  return {.text = fmt::format("{}: {:.1f} M parameters, {}; {} rank{} of {} thread{}; {} x {} "
-                              "tokens, {} micro-batch{} a "
-                              "step; memory plan {} a rank",
-                              job.flags.base.model, static_cast<double>(job.plan.parameters) * 1e-6,
-                              name_of(options.dtype), job.place.run.ranks,
-                              job.place.run.ranks == 1 ? "" : "s", job.place.run.threads,
-                              job.place.run.threads == 1 ? "" : "s", options.micro_batch.batch,
-                              options.micro_batch.seq, job.place.run.ranks * options.accumulate,
-                              job.place.run.ranks * options.accumulate == 1 ? "" : "es",
-                              concat(job.plan.memory.total())),
+  return {.text = fmt::format(
+              "{}: {:.1f} M parameters, {}; {} of {}; steps of {} x {} x {} tokens; "
+              "memory plan {} a rank",
+              job.flags.base.model, static_cast<double>(job.plan.parameters) * 1e-6,
+              name_of(options.dtype), counted(job.place.run.ranks, "rank"),
+              counted(job.place.run.threads, "thread"), job.place.run.ranks * options.accumulate,
+              options.micro_batch.batch, options.micro_batch.seq, concat(job.plan.memory.total())),
           .steps = options.steps,
           .flops_per_step = job.plan.model_flops,
           .peak_flops = measure_matrix_peak(options.dtype, job.place.run)};

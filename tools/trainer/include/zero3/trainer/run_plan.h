@@ -33,11 +33,12 @@ struct RunPlan {
 
 /// The longest sequence whose plan fits.
 struct LongestSequence {
-  /// 0: not even one token fits.
+  /// 0: not even one token fits; the other fields are then those of one token.
   std::int64_t seq = 0;
-  /// The tag that grows most when one more granule of tokens is added: what to make smaller.
-  MemoryTag binding = MemoryTag::kActivations;
   MemoryPlan memory;
+  /// What to make smaller: the tag that grows most with one more granule of tokens, or the largest
+  /// where nothing fits.
+  MemoryTag binding = MemoryTag::kActivations;
 };
 /// By bisection over the plan, with everything else as in `options`.
 [[nodiscard]] LongestSequence longest_sequence(const LlamaConfig& config,
