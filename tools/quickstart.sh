@@ -22,7 +22,7 @@ if [ -z "$text" ]; then
 fi
 
 # A step is two micro-batches of 4 sequences in both runs: one rank takes them in turn, two ranks take one each.
-steps=150
+steps=100
 train() {
   $zero3 train --model tiny --data "$text" --steps $steps --batch 4 --seq 256 --lr 2e-3 --warmup 20 --schedule constant \
     --eval-every 50 --threads 1 "$@"
