@@ -12,9 +12,9 @@ namespace zero3 {
 /// and below -87.7 (between there and -87.34 the result is subnormal), exactly 1 for 0, NaN for
 /// NaN.
 ///
-/// Twice as fast as exp_f32: no upper end to watch, and fused multiply-adds, which round the same
-/// everywhere. x = n·ln 2 + r with |r| <= ln(2)/2, and a minimax polynomial in r (relative
-/// error 3.2e-9) whose first two coefficients are fixed at 1.
+/// There is no upper end to watch, and fused multiply-adds round the same everywhere. x = n·ln 2 +
+/// r with |r| <= ln(2)/2, and a minimax polynomial in r (relative error 3.2e-9) whose first two
+/// coefficients are fixed at 1.
 ZERO3_HD [[nodiscard]] inline float exp_nonpositive(float x) {
   // Here n = -127, which as an exponent field is the number 0.
   constexpr float kLow = -88.0F;
