@@ -76,7 +76,7 @@ Call LocalCommunicator::new_call(Header header, const void* source) const {
 void LocalCommunicator::issue(Call call_value, Stream& stream) {
   const auto call = std::make_shared<Call>(std::move(call_value));
   const auto gate = [&](int level) { return std::make_shared<LevelGate>(call, level); };
-  const auto skipped = [call](std::exception_ptr error) { call->group->skip(*call, error); };
+  const auto skipped = [call](const std::exception_ptr& error) { call->group->skip(*call, error); };
   const Stream* native = &stream.native();
   const std::string name = task_name(call->header.operation, call->header.label);
 

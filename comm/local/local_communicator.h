@@ -18,6 +18,8 @@ namespace zero3::local {
 class LocalCommunicator final : public Communicator {
  public:
   LocalCommunicator(std::shared_ptr<LocalGroup> group, int rank);
+  LocalCommunicator(const LocalCommunicator&) = delete;
+  LocalCommunicator& operator=(const LocalCommunicator&) = delete;
   ~LocalCommunicator() override;
 
   [[nodiscard]] int rank() const override { return rank_; }

@@ -24,6 +24,8 @@ class CpuDevice final : public Device {
  public:
   CpuDevice(const DeviceOptions& options, internal::Executor& executor,
             std::unique_ptr<internal::Executor> owned_executor = nullptr);
+  CpuDevice(const CpuDevice&) = delete;
+  CpuDevice& operator=(const CpuDevice&) = delete;
   ~CpuDevice() override;
 
   [[nodiscard]] DeviceKind kind() const override { return options_.kind; }

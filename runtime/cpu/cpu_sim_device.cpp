@@ -28,6 +28,8 @@ class SimulatedMemory final : public CpuMemory {
     free_.emplace(0, capacity_.count());
   }
 
+  SimulatedMemory(const SimulatedMemory&) = delete;
+  SimulatedMemory& operator=(const SimulatedMemory&) = delete;
   ~SimulatedMemory() override {
     munmap(backing_, static_cast<std::size_t>(capacity_.count()));
     munmap(device_, static_cast<std::size_t>(capacity_.count()));

@@ -84,6 +84,8 @@ class CpuStream final : public Stream {
  public:
   CpuStream(CpuDevice& device, internal::Executor& executor, StreamOptions options,
             std::uint64_t id);
+  CpuStream(const CpuStream&) = delete;
+  CpuStream& operator=(const CpuStream&) = delete;
   ~CpuStream() override;
 
   [[nodiscard]] Event record() override;

@@ -10,6 +10,7 @@
 #include <zero3/half.h>
 #include <zero3/internal/cpu_stream.h>
 #include <zero3/zero3.h>
+#include "run_ranks.h"
 
 /// What tests of the engine do with its views, on "cpu" and "cpu:sim" alike.
 namespace zero3::test {
@@ -66,6 +67,15 @@ inline std::vector<float> values_of(Engine& engine, const TensorView& view) {
   engine.compute().call("read", [&values, source = Elements32(view)] { values = source.read(); });
   engine.compute().synchronize();
   return values;
+}
+
+/// An engine of a single rank.
+inline void one_rank(const EngineOptions& options,
+                     const std::function<void(Engine&, Rank&)>& test) {
+  run_ranks(1, [&](Rank& rank) {
+    Engine engine(*rank.device, *rank.communicator, options);
+    test(engine, rank);
+  });
 }
 
 /// A group of one parameter of the same name.

@@ -110,4 +110,10 @@ template <class Error, class Call>
   return "nothing was thrown";
 }
 
+/// The message of a UsageError.
+template <class Call>
+[[nodiscard]] std::string usage_error(Call&& call) {
+  return message_of<UsageError>(std::forward<Call>(call));
+}
+
 }  // namespace zero3::test

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <zero3/error.h>
+#include <zero3/trainer/nearest.h>
 
 namespace zero3::trainer {
 namespace {
@@ -28,29 +28,9 @@ constexpr std::int64_t kMaxWidth = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxVocab = std::int64_t{1} << 24;
 constexpr std::int64_t kMaxLayers = std::int64_t{1} << 14;
 
-/// Levenshtein (1966).
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 std::string unknown_name(std::string_view name) {
-  const auto nearest =
-      std::min_element(kShapes.begin(), kShapes.end(), [&](const auto& a, const auto& b) {
-        return edit_distance(name, a.name) < edit_distance(name, b.name);
-      });
   return fmt::format("no model is named '{}'; the names are {} (nearest: {})", name,
-                     fmt::join(named_configs(), ", "), nearest->name);
+                     fmt::join(named_configs(), ", "), nearest(name, named_configs()));
 }
 
 void check_extent(std::string_view field, std::int64_t value, std::int64_t largest) {

@@ -307,6 +307,7 @@ LlamaModel::Loss LlamaModel::evaluate(std::span<const std::int32_t> inputs,
                                       std::span<const std::int32_t> targets, TokenShape tokens) {
   State& state = *state_;
   const State::Batch batch = state.upload(inputs, targets, tokens);
+  const InferencePass pass = state.engine.begin_inference();
   const TensorView hidden = state.run_forward(batch, Pass::kInference);
   Loss loss = {.tokens = batch.counted};
   {

@@ -93,10 +93,10 @@ std::function<void()> prepare(CommFlags flags) {
 }  // namespace
 
 Command add_bench_comm(CLI::App& bench) {
-  CLI::App* app = bench.add_subcommand(
-      "comm", "Collectives between ranks (2 unless told otherwise), a JSON line for each");
+  CLI::App* app = add_command(
+      bench, "comm", "Collectives between ranks (2 unless told otherwise), a JSON line for each");
   auto flags = std::make_shared<CommFlags>();
-  app->option_defaults()->group("Collectives");
+  begin_group(*app, "Collectives");
   add_count(*app, {"--elements", "N", "elements of a group of parameters"}, flags->elements, 1,
             std::int64_t{1} << 36);
   add_place_flags(*app, flags->place);

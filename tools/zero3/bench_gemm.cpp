@@ -62,9 +62,9 @@ void run(const GemmFlags& flags, const trainer::LlamaConfig& config, const Place
 
 Command add_bench_gemm(CLI::App& bench) {
   CLI::App* app =
-      bench.add_subcommand("gemm", "Matrix products of a model's layers, a JSON line for each");
+      add_command(bench, "gemm", "Matrix products of a model's layers, a JSON line for each");
   auto flags = std::make_shared<GemmFlags>();
-  app->option_defaults()->group("Products");
+  begin_group(*app, "Products");
   add_text(*app, {"--model", "NAME|DIR", "whose layers"}, flags->model);
   add_count(*app, {"--rows", "N", "tokens"}, flags->rows, 1, std::int64_t{1} << 24);
   add_choice(*app, {"--dtype", "", "of operands"}, flags->dtype,

@@ -60,9 +60,9 @@ void run(const OptimizerFlags& flags, const Place& place) {
 
 Command add_bench_optimizer(CLI::App& bench) {
   CLI::App* app =
-      bench.add_subcommand("optimizer", "Optimizer updates and a copy, a JSON line for each");
+      add_command(bench, "optimizer", "Optimizer updates and a copy, a JSON line for each");
   auto flags = std::make_shared<OptimizerFlags>();
-  app->option_defaults()->group("Optimizer");
+  begin_group(*app, "Optimizer");
   add_count(*app, {"--elements", "N", "parameters of the shard"}, flags->elements, 1,
             std::int64_t{1} << 36);
   add_device_flags(*app, flags->place);

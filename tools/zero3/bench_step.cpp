@@ -6,6 +6,7 @@
 #include <zero3/philox.h>
 #include <zero3/trainer/run_plan.h>
 #include "bench_commands.h"
+#include "flags.h"
 #include "json_records.h"
 #include "line_writer.h"
 #include "process_memory.h"
@@ -124,7 +125,7 @@ std::function<void()> prepare(const StepFlags& flags) {
 }  // namespace
 
 Command add_bench_step(CLI::App& bench) {
-  CLI::App* app = bench.add_subcommand("step", "Median time of optimizer steps on random tokens");
+  CLI::App* app = add_command(bench, "step", "Median time of optimizer steps on random tokens");
   auto flags = std::make_shared<StepFlags>();
   flags->model.model = "30m";
   flags->model.train.micro_batch = {.batch = 4, .seq = 256};

@@ -7,13 +7,14 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <zero3/device.h>
 #include <zero3/error.h>
 #include <zero3/gemm.h>
+#include <zero3/trainer/nearest.h>
 #include "commands.h"
 #include "config_file.h"
-#include "nearest.h"
 
 namespace zero3::program {
 namespace {
@@ -68,12 +69,12 @@ std::string describe(const CLI::ParseError& error, const CLI::App& program,
   if (!extras.empty()) {
     const std::string word = extras.front().substr(0, extras.front().find('='));
     if (word.starts_with('-')) {
-      return concat("unknown flag ", word, "; the nearest is ", nearest(word, flag_names(command)),
-                    " (", help, ")");
+      return concat("unknown flag ", word, "; the nearest is ",
+                    trainer::nearest(word, flag_names(command)), " (", help, ")");
     }
     if (commands.empty()) return concat("unexpected argument '", word, "' (", help, ")");
-    return concat("unknown command '", word, "'; the nearest is ", nearest(word, commands), " (",
-                  help, ")");
+    return concat("unknown command '", word, "'; the nearest is ", trainer::nearest(word, commands),
+                  " (", help, ")");
   }
   if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
     return fmt::format("a command is needed: {} ({})", fmt::join(commands, ", "), help);

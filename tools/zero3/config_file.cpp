@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include <zero3/error.h>
+#include <zero3/trainer/nearest.h>
 #include "command_line.h"
-#include "nearest.h"
 
 namespace zero3::program {
 namespace {
@@ -44,19 +44,22 @@ std::vector<std::string> flags_of(const CLI::App& command, const std::string& pa
   for (const auto& [key, value] : object.items()) {
     const std::string where = concat("--config: '", path, "': key '", key, "'");
     ZERO3_CHECK(std::find(known.begin(), known.end(), key) != known.end(), where,
-                " is unknown; the nearest is '", nearest(key, known), "'");
+                " is unknown; the nearest is '", trainer::nearest(key, known), "'");
     ZERO3_CHECK(key != "config", where, ": a config file cannot name another");
     if (value.is_boolean()) {
-      if (value.get<bool>()) flags.push_back("--" + key);
+      if (value.get<bool>()) flags.push_back(concat("--", key));
       continue;
     }
     std::string text;
     if (value.is_array()) {
-      for (const Json& part : value) text += (text.empty() ? "" : ",") + text_of(part, where);
+      for (const Json& part : value) {
+        if (!text.empty()) text += ',';
+        text += text_of(part, where);
+      }
     } else {
       text = text_of(value, where);
     }
-    flags.push_back("--" + key + "=" + text);
+    flags.push_back(concat("--", key, "=", text));
   }
   return flags;
 }

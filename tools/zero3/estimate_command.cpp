@@ -106,14 +106,14 @@ Estimate make_estimate(const EstimateFlags& flags) {
 }  // namespace
 
 Command add_estimate_command(CLI::App& program) {
-  CLI::App* app = program.add_subcommand(
-      "estimate", "Memory, traffic and work of a training, without allocating anything");
+  CLI::App* app = add_command(
+      program, "estimate", "Memory, traffic and work of a training, without allocating anything");
   auto flags = std::make_shared<EstimateFlags>();
   add_train_flags(*app, flags->train);
-  app->option_defaults()->group("Estimate");
+  begin_group(*app, "Estimate");
   add_value(*app, {"--device-memory", "SIZE", "find the longest sequence that fits into this"}, "",
             [flags](const std::string& text) { flags->device_memory = Bytes(parse_size(text)); });
-  app->add_flag("--json", flags->json, "print one JSON object");
+  add_switch(*app, {"--json", "", "print one JSON object"}, flags->json);
   return {app, [flags]() -> std::function<void()> {
             return [estimate = make_estimate(*flags)] {
               const std::string text =

@@ -10,9 +10,12 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include "quantities.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace zero3::program {
 
@@ -21,12 +24,22 @@ struct Flag {
   std::string name, value, help;
 };
 
+/// A command below `parent`, which owns it.
+[[nodiscard]] CLI::App* add_command(CLI::App& parent, const std::string& name,
+                                    const std::string& help);
+
+/// The help lists flags that are added from here on under `title`.
+void begin_group(CLI::App& app, const std::string& title);
+
 /// Adds a flag whose value goes through `parse`; what that throws is prefixed by flag. Given twice,
 /// the last one holds.
 void add_value(CLI::App& app, const Flag& flag, const std::string& default_text,
                std::function<void(const std::string&)> parse);
 
 void add_text(CLI::App& app, const Flag& flag, std::string& target);
+
+/// Without a value: given or not.
+void add_switch(CLI::App& app, const Flag& flag, bool& target);
 
 /// Whole numbers from `least` on, also with a size's suffix (16K).
 template <std::integral T>

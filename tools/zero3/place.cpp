@@ -59,7 +59,7 @@ void refuse_other_processes(const Launch& launch, int ranks) {
 }  // namespace
 
 void add_device_flags(CLI::App& app, PlaceFlags& flags) {
-  app.option_defaults()->group("Ranks and devices");
+  begin_group(app, "Ranks and devices");
   add_value(app, {"--device", "cpu|cpu:sim", "what computes; cpu:sim is a simulated accelerator"},
             "cpu", [&flags](const std::string& text) { flags.device = parse_device_kind(text); });
   add_value(app, {"--threads", "T", "threads of a rank's compute stream"}, "cores / ranks",

@@ -3,14 +3,16 @@
 #include <chrono>
 #include <functional>
 
-#include <CLI/CLI.hpp>
-
 #include <zero3/communicator.h>
 #include <zero3/device.h>
 #include <zero3/env.h>
 #include <zero3/error.h>
 #include <zero3/trace.h>
 #include <zero3/trainer/run_plan.h>
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace zero3::program {
 

@@ -9,6 +9,7 @@
 
 #include <zero3/trainer/token_data.h>
 #include <zero3/trainer/train_loop.h>
+#include "flags.h"
 #include "matrix_peak.h"
 #include "progress.h"
 #include "quantities.h"
@@ -91,7 +92,7 @@ void run(const TrainJob& job) {
 }  // namespace
 
 Command add_train_command(CLI::App& program) {
-  CLI::App* app = program.add_subcommand("train", "Train a model on a text");
+  CLI::App* app = add_command(program, "train", "Train a model on a text");
   auto flags = std::make_shared<TrainFlags>();
   add_train_flags(*app, *flags);
   return {app,

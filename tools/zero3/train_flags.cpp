@@ -16,7 +16,7 @@ constexpr std::int64_t kMaxPrefetch = std::int64_t{1} << 16;
 constexpr double kNoBound = std::numeric_limits<float>::max();
 
 void add_data_flags(CLI::App& app, TrainFlags& flags) {
-  app.option_defaults()->group("Data");
+  begin_group(app, "Data");
   add_text(
       app,
       {"--data", "FILE", "plain text (bytes are tokens), or a one-dimensional .npy of token ids"},
@@ -31,7 +31,7 @@ void add_data_flags(CLI::App& app, TrainFlags& flags) {
 
 void add_optimizer_flags(CLI::App& app, TrainFlags& flags) {
   trainer::TrainOptions& train = flags.base.train;
-  app.option_defaults()->group("Optimizer");
+  begin_group(app, "Optimizer");
   add_count(app, {"--accumulate", "K", "micro-batches of a rank in one step"}, train.accumulate, 1,
             kMaxAccumulate);
   add_number(app, {"--lr", "RATE", "highest learning rate"}, train.schedule.peak, 0, kNoBound);
@@ -63,7 +63,7 @@ void add_optimizer_flags(CLI::App& app, TrainFlags& flags) {
 
 void add_memory_flags(CLI::App& app, TrainFlags& flags) {
   trainer::TrainOptions& train = flags.base.train;
-  app.option_defaults()->group("Memory and movement");
+  begin_group(app, "Memory and movement");
   add_count(app, {"--prefetch", "K", "layers gathered ahead"}, train.prefetch, 0, kMaxPrefetch);
   add_value(app,
             {"--keep-gathered-below", "ELEMENTS", "smaller layers stay gathered during a step"},
@@ -77,7 +77,7 @@ void add_memory_flags(CLI::App& app, TrainFlags& flags) {
 }  // namespace
 
 void add_model_flags(CLI::App& app, ModelFlags& flags, std::int64_t least_steps) {
-  app.option_defaults()->group("Model and batch");
+  begin_group(app, "Model and batch");
   add_text(app,
            {"--model", "NAME|DIR",
             "tiny, 30m, 100m, 135m, or a directory with a Hugging Face config.json"},
@@ -110,7 +110,7 @@ void add_train_flags(CLI::App& app, TrainFlags& flags) {
   add_optimizer_flags(app, flags);
   add_place_flags(app, flags.place);
   add_memory_flags(app, flags);
-  app.option_defaults()->group("Output");
+  begin_group(app, "Output");
   add_text(app, {"--metrics", "FILE", "JSON lines, one per step; - is standard output"},
            flags.metrics);
   add_text(app, {"--trace", "FILE", "what ran when on each stream, as Chrome trace JSON"},

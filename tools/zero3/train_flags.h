@@ -3,10 +3,12 @@
 #include <optional>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include <zero3/trainer/rank_trainer.h>
 #include "place.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace zero3::program {
 

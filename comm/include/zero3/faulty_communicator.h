@@ -48,6 +48,8 @@ class FaultError : public Error {
 class FaultyCommunicator final : public Communicator {
  public:
   FaultyCommunicator(std::unique_ptr<Communicator> inner, std::vector<Fault> faults);
+  FaultyCommunicator(const FaultyCommunicator&) = delete;
+  FaultyCommunicator& operator=(const FaultyCommunicator&) = delete;
   ~FaultyCommunicator() override;
 
   [[nodiscard]] int rank() const override;

@@ -36,6 +36,8 @@ class Gemm {
  public:
   /// The stream outlives the object.
   explicit Gemm(Stream& stream, std::int64_t granule_rows = kDefaultGranuleRows);
+  Gemm(const Gemm&) = delete;
+  Gemm& operator=(const Gemm&) = delete;
   ~Gemm();
   Gemm(Gemm&&) noexcept;
   Gemm& operator=(Gemm&&) noexcept;

@@ -15,6 +15,8 @@ class Buffer {
   /// A block of `size` elements for use by `stream` from now on; contents indeterminate. The stream
   /// outlives the buffer. Throws OutOfMemoryError.
   Buffer(Elements size, DType dtype, MemoryTag tag, Stream& stream);
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
   ~Buffer() { reset(); }
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;

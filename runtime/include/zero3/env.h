@@ -13,7 +13,8 @@ using Environment = std::map<std::string, std::string>;
 /// reads it. The environment is never modified. Known variables:
 ///   RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT   launch
 ///   OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}                     launch by Open MPI
-///   PMI_RANK PMI_SIZE  SLURM_{PROCID,NTASKS,LOCALID,STEP_ID}              launch by MPICH, Slurm
+///   PMI_RANK PMI_SIZE MPI_LOCALRANKID                                     launch by MPICH
+///   SLURM_{PROCID,NTASKS,LOCALID,STEP_ID,STEP_NUM_TASKS}                  launch by Slurm
 ///   ZERO3_LOG                                                             error, warn, info, debug
 [[nodiscard]] Environment read_environment();
 

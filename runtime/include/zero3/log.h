@@ -12,6 +12,8 @@ enum class LogLevel { kError, kWarn, kInfo, kDebug };
 class Log {
  public:
   explicit Log(int rank = 0, LogLevel level = LogLevel::kWarn);
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
   ~Log();
   Log(Log&&) noexcept;
   Log& operator=(Log&&) noexcept;

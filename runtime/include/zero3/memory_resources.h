@@ -77,6 +77,8 @@ class BlockSource {
 class PoolResource final : public MemoryResource {
  public:
   explicit PoolResource(BlockSource& source) : source_(source) {}
+  PoolResource(const PoolResource&) = delete;
+  PoolResource& operator=(const PoolResource&) = delete;
   ~PoolResource() override;
 
   [[nodiscard]] void* allocate(Bytes size, MemoryTag tag, Stream& stream) override;

@@ -17,6 +17,7 @@ class Quantity {
 
   [[nodiscard]] constexpr std::int64_t count() const { return count_; }
 
+  // NOLINTNEXTLINE(modernize-use-nullptr): takes the comparison with literal 0 for a pointer.
   friend constexpr auto operator<=>(Quantity, Quantity) = default;
   friend constexpr Quantity operator+(Quantity a, Quantity b) {
     return Quantity(a.count_ + b.count_);

@@ -21,6 +21,8 @@ class Gathered {
         group_(other.group_),
         epoch_(other.epoch_) {}
   Gathered& operator=(Gathered&&) = delete;
+  Gathered(const Gathered&) = delete;
+  Gathered& operator=(const Gathered&) = delete;
   ~Gathered();
 
   /// Parameter `index` of the group's spec, in its gathered dtype, row-major.
@@ -48,6 +50,8 @@ class Gradients {
         epoch_(other.epoch_),
         exceptions_(other.exceptions_) {}
   Gradients& operator=(Gradients&&) = delete;
+  Gradients(const Gradients&) = delete;
+  Gradients& operator=(const Gradients&) = delete;
   ~Gradients();
 
   /// Gradient of parameter `index` of the group's spec; an empty view if it is frozen.
@@ -73,6 +77,8 @@ class MicroStep {
         epoch_(other.epoch_),
         exceptions_(other.exceptions_) {}
   MicroStep& operator=(MicroStep&&) = delete;
+  MicroStep(const MicroStep&) = delete;
+  MicroStep& operator=(const MicroStep&) = delete;
   ~MicroStep();
 
   /// Adds this micro-batch's loss sum (fp64, one element on the device, read in compute-stream
@@ -98,6 +104,8 @@ class InferencePass {
   InferencePass(InferencePass&& other) noexcept
       : engine_(std::exchange(other.engine_, nullptr)), epoch_(other.epoch_) {}
   InferencePass& operator=(InferencePass&&) = delete;
+  InferencePass(const InferencePass&) = delete;
+  InferencePass& operator=(const InferencePass&) = delete;
   ~InferencePass();
 
  private:

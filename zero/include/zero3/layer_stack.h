@@ -27,6 +27,8 @@ struct LayerStackOptions {
 class LayerStack {
  public:
   LayerStack(Engine& engine, std::vector<std::unique_ptr<Layer>> layers, LayerStackOptions options);
+  LayerStack(const LayerStack&) = delete;
+  LayerStack& operator=(const LayerStack&) = delete;
   ~LayerStack();
 
   /// Activations, and with recompute checkpoints; the workspace is the caller's.

@@ -37,6 +37,8 @@ class LlamaBlock final : public Layer {
   /// `rope` is read when the block runs and outlives it.
   LlamaBlock(const LlamaConfig& config, std::int64_t index, const LlamaBlockOptions& options,
              const RopeViews& rope);
+  LlamaBlock(const LlamaBlock&) = delete;
+  LlamaBlock& operator=(const LlamaBlock&) = delete;
   ~LlamaBlock() override;
 
   [[nodiscard]] GroupSpec group() const override;

@@ -32,6 +32,8 @@ struct LlamaOptions {
 class LlamaModel {
  public:
   LlamaModel(Engine& engine, const LlamaConfig& config, const LlamaOptions& options);
+  LlamaModel(const LlamaModel&) = delete;
+  LlamaModel& operator=(const LlamaModel&) = delete;
   ~LlamaModel();
 
   /// What build() allocates: all that the model will ever hold besides the engine's own part.

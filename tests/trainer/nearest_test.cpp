@@ -1,8 +1,8 @@
-#include "nearest.h"
+#include <zero3/trainer/nearest.h>
 
 #include <gtest/gtest.h>
 
-namespace zero3::program {
+namespace zero3::trainer {
 namespace {
 
 TEST(Nearest, FindsTheNameThatWasMeant) {
@@ -24,4 +24,4 @@ TEST(Nearest, CountsInsertionsDeletionsAndReplacements) {
 }
 
 }  // namespace
-}  // namespace zero3::program
+}  // namespace zero3::trainer

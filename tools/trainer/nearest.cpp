@@ -1,9 +1,9 @@
-#include "nearest.h"
+#include <zero3/trainer/nearest.h>
 
 #include <algorithm>
 #include <numeric>
 
-namespace zero3::program {
+namespace zero3::trainer {
 namespace {
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -36,4 +36,4 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
   return best;
 }
 
-}  // namespace zero3::program
+}  // namespace zero3::trainer
