@@ -43,6 +43,7 @@ std::vector<GroupId> Engine::State::gathers_in_order() const {
   if (!gather_order.empty()) return gather_order;
   const int count = static_cast<int>(groups.size());
   std::vector<GroupId> order;
+  order.reserve(2 * groups.size());
   for (int i = 0; i < count; ++i) order.push_back({i});
   for (int i = count; i-- > 0;) order.push_back({i});
   return order;

@@ -4,41 +4,9 @@
 #include <utility>
 
 #include <zero3/error.h>
+#include "in_place_communicator.h"
 
 namespace zero3::local {
-namespace {
-
-bool moves_payload(const Header& header) {
-  return header.operation != name_of(CollectiveOp::kBarrier) && header.operation != "split";
-}
-
-/// "all_gather of 'block.2' (2048 bytes)"
-std::string short_text(const Header& header) {
-  std::string text{header.operation};
-  if (!header.label.empty()) text += " of '" + header.label + "'";
-  if (moves_payload(header)) text += concat(" (", header.bytes.count(), " bytes)");
-  return text;
-}
-
-/// With what the short text leaves out, for calls that differ in nothing else.
-std::string long_text(const Header& header) {
-  if (!moves_payload(header)) return short_text(header);
-  std::string text = short_text(header);
-  text.pop_back();
-  text += concat(", ", header.dtype);
-  if (header.operation == name_of(CollectiveOp::kAllGather)) {
-    text += concat(" from shards of ", header.source_dtype);
-  } else if (header.operation == name_of(CollectiveOp::kReduceScatter)) {
-    text += concat(", wire ", header.source_dtype,
-                   header.into == Into::kReplace ? ", replacing" : ", accumulating");
-  } else if (header.operation == name_of(CollectiveOp::kBroadcast)) {
-    text += concat(", root ", header.root);
-  }
-  return text + ")";
-}
-
-}  // namespace
-
 LocalGroup::LocalGroup(std::shared_ptr<World> world, std::vector<int> members, std::string name)
     : world_(std::move(world)),
       members_(std::move(members)),
@@ -79,14 +47,12 @@ void LocalGroup::check_agreement(const Slot& slot, const Call& call) {
   for (const Call* arrived : slot.calls) {
     if (arrived != nullptr) others.push_back(members_[static_cast<std::size_t>(arrived->rank)]);
   }
-  const bool differ_in_detail = short_text(call.header) == short_text((*other)->header);
-  const auto text = differ_in_detail ? long_text : short_text;
-  world_->fail({.message = concat(place(call.sequence), ": rank ",
-                                  members_[static_cast<std::size_t>(call.rank)], " calls ",
-                                  text(call.header), ", ", text_of_ranks(others), ' ',
-                                  text((*other)->header),
-                                  "; every rank must issue the same collectives in the same order"),
-                .names_operation = true});
+  const int own = members_[static_cast<std::size_t>(call.rank)];
+  world_->fail(
+      {.message = concat(place(call.sequence), ": ",
+                         collective::difference(call.header, text_of_ranks(std::array{own}),
+                                                (*other)->header, text_of_ranks(others))),
+       .names_operation = true});
 }
 
 void LocalGroup::fail_for_ended(const Slot& slot, int rank) {
@@ -229,14 +195,21 @@ std::string LocalGroup::place(std::int64_t sequence) const {
 }
 
 std::string LocalGroup::full_name(const Call& call) const {
-  return concat(place(call.sequence), ", ", short_text(call.header));
+  return concat(place(call.sequence), ", ", collective::short_text(call.header));
 }
 
-std::shared_ptr<LocalGroup> LocalGroup::child(const Call& call) {
-  const Lock lock(world_->mutex);
-  Slot& slot = slot_of(call);
-  if (slot.children.empty()) slot.children = make_children(slot);
-  return slot.children.at(call.color);
+std::unique_ptr<Communicator> LocalGroup::child(const Call& call) {
+  std::shared_ptr<LocalGroup> group;
+  {
+    const Lock lock(world_->mutex);
+    Slot& slot = slot_of(call);
+    if (slot.children.empty()) slot.children = make_children(slot);
+    group = slot.children.at(call.color);
+  }
+  const int own = members_[static_cast<std::size_t>(call.rank)];
+  const auto place = std::find(group->members().begin(), group->members().end(), own);
+  const auto rank = static_cast<int>(place - group->members().begin());
+  return make_end(std::move(group), rank);
 }
 
 std::map<int, std::shared_ptr<LocalGroup>> LocalGroup::make_children(const Slot& slot) const {
@@ -262,6 +235,15 @@ void LocalGroup::end(int rank, std::int64_t issued, bool by_exception) noexcept 
   for (const Slot& slot : slots_) {
     if (slot.sequence == issued && slot.reached[0] > 0) fail_for_ended(slot, rank);
   }
+}
+
+void LocalGroup::abort(int rank, std::string_view reason) noexcept {
+  world_->abort(members_[static_cast<std::size_t>(rank)], reason);
+}
+
+std::unique_ptr<Communicator> make_end(std::shared_ptr<LocalGroup> group, int rank) {
+  if (group->size() == 1) return make_self_end(group->world(), group->members().front());
+  return std::make_unique<collective::InPlaceCommunicator>(std::move(group), rank);
 }
 
 }  // namespace zero3::local

@@ -12,91 +12,38 @@
 #include <string_view>
 #include <vector>
 
-#include <zero3/communicator.h>
-#include <zero3/internal/cpu_stream.h>
+#include "group.h"
 #include "local/world.h"
 
 namespace zero3::local {
 
-class LocalGroup;
-struct Call;
+using collective::Call;
+using collective::Peers;
+using collective::text_of;
+using collective::text_of_ranks;
 
-/// What the ranks must agree on before payload moves.
-struct Header {
-  std::string_view operation;
-  std::string label = {};
-  Bytes bytes = {};
-  DType dtype = DType::kU8;
-  /// Of what is read (all_gather), or of what travels (reduce_scatter).
-  DType source_dtype = DType::kU8;
-  Into into = Into::kReplace;
-  int root = 0;
-
-  friend bool operator==(const Header&, const Header&) = default;
-};
-
-/// The calls of all ranks, by rank.
-using Peers = std::span<const Call* const>;
-
-/// What one rank does once all ranks have got as far: reads the peers' memory, writes its own.
-struct Step {
-  std::string name;
-  std::vector<internal::Output> outputs;
-  std::function<void(Peers)> run;
-};
-
-/// One rank's part in one collective; lives as long as its tasks.
-struct Call {
-  std::shared_ptr<LocalGroup> group;
-  int rank;
-  std::int64_t sequence;
-  Header header;
-  /// What peers read, where tasks may touch it.
-  const void* source = nullptr;
-  int color = 0, key = 0;
-  std::vector<Step> steps = {};
-};
-
-/// The ranks that share one order of collectives.
-///
-/// [Note: levels] A call passes levels: 0 when all ranks have arrived, k when all have done step
-/// k - 1. Step k waits for level k, and the departure for the last, so that a rank's memory is read
-/// only while its stream stands in the call. A rank arrives at a collective after it has departed
-/// from the one before, so no more than two collectives are under way and two slots serve all.
+/// Ranks that are threads of one process ([Note: levels] in group.h).
 ///
 /// [Note: failing] After a failure no step begins, and a rank leaves a call it has arrived at only
 /// when no peer is in the middle of a step: its caller may free the memory at once.
-class LocalGroup {
+class LocalGroup final : public collective::Group {
  public:
-  static constexpr int kMostSteps = 2;
-  /// Not a level: passed when the rank has departed from the collective before.
-  static constexpr int kTurn = -1;
-
   /// `members`: ranks of the world, by rank of this group. `name` is empty for the whole world.
   LocalGroup(std::shared_ptr<World> world, std::vector<int> members, std::string name);
 
-  [[nodiscard]] int size() const { return static_cast<int>(members_.size()); }
-  [[nodiscard]] const std::vector<int>& members() const { return members_; }
+  [[nodiscard]] const std::vector<int>& members() const override { return members_; }
   [[nodiscard]] const std::shared_ptr<World>& world() const { return world_; }
 
-  /// The tasks of a call, in this order. Each throws CommError once the world has failed.
-  void arrive(const Call& call);
-  void work(const Call& call, int step);
-  void depart(const Call& call);
-  /// In place of a task whose stream had failed before.
-  void skip(const Call& call, const std::exception_ptr& error) noexcept;
-
-  /// Whether the level has been passed; may throw CommError in place of false.
-  [[nodiscard]] bool passed(const Call& call, int level);
-  /// Blocks until it has.
-  void await(const Call& call, int level);
-  [[nodiscard]] std::string describe(const Call& call, int level);
-
-  /// Of the call of a split: the group of the ranks that gave the same color.
-  [[nodiscard]] std::shared_ptr<LocalGroup> child(const Call& call);
-
-  /// Rank `rank` has issued that many collectives and will issue no more.
-  void end(int rank, std::int64_t issued, bool by_exception) noexcept;
+  void arrive(const Call& call) override;
+  void work(const Call& call, int step) override;
+  void depart(const Call& call) override;
+  void skip(const Call& call, const std::exception_ptr& error) noexcept override;
+  [[nodiscard]] bool passed(const Call& call, int level) override;
+  void await(const Call& call, int level) override;
+  [[nodiscard]] std::string describe(const Call& call, int level) override;
+  [[nodiscard]] std::unique_ptr<Communicator> child(const Call& call) override;
+  void end(int rank, std::int64_t issued, bool by_exception) noexcept override;
+  void abort(int rank, std::string_view reason) noexcept override;
 
  private:
   struct Slot {
@@ -137,19 +84,10 @@ class LocalGroup {
   int waiting_for_turn_ = 0;
 };
 
-/// Opens when the call has passed the level.
-class LevelGate final : public internal::Gate {
- public:
-  LevelGate(std::shared_ptr<const Call> call, int level) : call_(std::move(call)), level_(level) {}
-  [[nodiscard]] bool open() override { return call_->group->passed(*call_, level_); }
-  void wait() override { call_->group->await(*call_, level_); }
-  [[nodiscard]] std::string describe() const override {
-    return call_->group->describe(*call_, level_);
-  }
-
- private:
-  std::shared_ptr<const Call> call_;
-  int level_;
-};
+/// Rank `rank`'s end; a group of one needs no meeting (SelfCommunicator).
+[[nodiscard]] std::unique_ptr<Communicator> make_end(std::shared_ptr<LocalGroup> group, int rank);
+/// `world_rank` is what errors call it.
+[[nodiscard]] std::unique_ptr<Communicator> make_self_end(std::shared_ptr<World> world,
+                                                          int world_rank);
 
 }  // namespace zero3::local

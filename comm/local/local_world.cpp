@@ -9,7 +9,7 @@
 #include <utility>
 
 #include <zero3/error.h>
-#include "local/local_communicator.h"
+#include "local/local_group.h"
 
 namespace zero3 {
 namespace {
@@ -70,7 +70,7 @@ void LocalWorld::run(const std::function<void(Communicator&)>& rank_main) {
     try {
       rank_main(*communicator);
     } catch (...) {
-      communicator->abort(local::text_of(std::current_exception()));
+      communicator->abort(collective::text_of(std::current_exception()));
       throw;
     }
   });
@@ -103,7 +103,7 @@ void LocalWorld::run(const std::function<void(std::unique_ptr<Communicator>)>& r
   }
   if (first == nullptr) return;
   // What the others throw tells of the culprit's error, and may have been caught before it.
-  const std::optional<local::Failure> failure = root->world()->failure_now();
+  const std::optional<collective::Failure> failure = root->world()->failure_now();
   const int culprit = failure ? failure->culprit : -1;
   if (culprit >= 0 && errors[static_cast<std::size_t>(culprit)] != nullptr) {
     std::rethrow_exception(errors[static_cast<std::size_t>(culprit)]);

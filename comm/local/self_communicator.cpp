@@ -7,7 +7,7 @@
 #include <zero3/local_world.h>
 #include <zero3/reduce.h>
 #include "collective.h"
-#include "local/local_communicator.h"
+#include "local/local_group.h"
 
 namespace zero3 {
 namespace local {

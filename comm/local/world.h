@@ -2,22 +2,15 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <exception>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <string_view>
+
+#include "failure.h"
 
 namespace zero3::local {
 
-/// Why nothing works any more.
-struct Failure {
-  std::string message;
-  /// The rank whose own exception is the cause; -1: it lies between ranks.
-  int culprit = -1;
-  /// The message names the operation; others are thrown behind the name of the one that was hit.
-  bool names_operation = false;
-};
+using collective::Failure;
 
 /// What all groups of one set of ranks share: one lock, one failure. The first failure of any rank
 /// in any of its groups is that of all, for good.
@@ -46,21 +39,5 @@ class World {
   std::chrono::milliseconds timeout_;
   std::optional<Failure> failure_;
 };
-
-/// "30 s", "250 ms".
-[[nodiscard]] std::string text_of(std::chrono::milliseconds duration);
-/// "rank 1", "ranks 0, 2"; `ranks` is not empty.
-template <class Ranks>
-[[nodiscard]] std::string text_of_ranks(const Ranks& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  const char* separator = "";
-  for (const int rank : ranks) {
-    text += separator + std::to_string(rank);
-    separator = ", ";
-  }
-  return text;
-}
-/// What a caught exception says.
-[[nodiscard]] std::string text_of(const std::exception_ptr& error);
 
 }  // namespace zero3::local

@@ -37,6 +37,7 @@ class OneDnnMatmul {
     bool has_bias;
     Into into;
     int threads;
+    // NOLINTNEXTLINE(modernize-use-nullptr): takes the comparison with literal 0 for a pointer.
     auto operator<=>(const Key&) const = default;
   };
   struct Prepared;

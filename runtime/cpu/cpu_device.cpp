@@ -1,10 +1,13 @@
 #include "cpu/cpu_device.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <utility>
 
 #include "cpu/cpu_stream.h"
+#include "cpu/memory_file.h"
 
 namespace zero3 {
 namespace cpu {
@@ -21,6 +24,27 @@ class HostMemory final : public CpuMemory {
   void give(void* block, Bytes) noexcept override { std::free(block); }
   std::ptrdiff_t native_offset() const override { return 0; }
 };
+
+class SharedMemory final : public CpuMemory {
+ public:
+  SharedMemory() : file_("device 'cpu'", physical_memory()) {}
+  void* take(Bytes size) override { return file_.data() + file_.take(size); }
+  void give(void* block, Bytes size) noexcept override {
+    file_.give(static_cast<std::byte*>(block) - file_.data(), size);
+  }
+  std::ptrdiff_t native_offset() const override { return 0; }
+
+ private:
+  static Bytes physical_memory() {
+    return Bytes(std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE));
+  }
+  MemoryFile file_;
+};
+
+std::unique_ptr<CpuMemory> make_memory(const DeviceOptions& options) {
+  if (options.kind == DeviceKind::kCpuSim) return make_simulated_memory(options.capacity);
+  return options.shared ? make_shared_memory() : make_host_memory();
+}
 
 /// Fills blocks with NaN patterns, in stream order, when they are handed out and when they return.
 class PoisonResource final : public MemoryResource {
@@ -67,14 +91,17 @@ std::unique_ptr<CpuMemory> make_host_memory() {
   return std::make_unique<HostMemory>();
 }
 
+std::unique_ptr<CpuMemory> make_shared_memory() {
+  return std::make_unique<SharedMemory>();
+}
+
 CpuDevice::CpuDevice(const DeviceOptions& options, internal::Executor& executor,
                      std::unique_ptr<internal::Executor> owned_executor)
     : options_(options),
       threads_(options.threads > 0 ? options.threads : available_cores()),
       owned_executor_(std::move(owned_executor)),
       executor_(executor),
-      memory_(options.kind == DeviceKind::kCpuSim ? make_simulated_memory(options.capacity)
-                                                  : make_host_memory()),
+      memory_(make_memory(options)),
       pool_(*memory_),
       poison_(options.poison ? std::make_unique<PoisonResource>(pool_, memory_->native_offset())
                              : nullptr),

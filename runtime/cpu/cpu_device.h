@@ -18,6 +18,8 @@ class CpuMemory : public BlockSource {
   [[nodiscard]] virtual std::ptrdiff_t native_offset() const = 0;
 };
 [[nodiscard]] std::unique_ptr<CpuMemory> make_host_memory();
+/// Host memory that other processes can map.
+[[nodiscard]] std::unique_ptr<CpuMemory> make_shared_memory();
 [[nodiscard]] std::unique_ptr<CpuMemory> make_simulated_memory(Bytes capacity);
 
 class CpuDevice final : public Device {

@@ -45,7 +45,7 @@ float value(int rank, std::int64_t index) {
 template <class T>
 T value_as(int rank, std::int64_t index) {
   if constexpr (std::is_integral_v<T>) {
-    return static_cast<T>(value(rank, index) * 100.0F);
+    return static_cast<T>(static_cast<std::int64_t>(value(rank, index) * 100.0F));
   } else {
     return static_cast<T>(value(rank, index));
   }

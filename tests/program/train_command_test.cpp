@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include <zero3/error.h>
 #include "support/contains.h"
 #include "support/program.h"
 
@@ -140,10 +141,15 @@ TEST_P(PlannedPeak, IsMeasuredTagByTagAndTheProcessStaysNearIt) {
   EXPECT_LE(output.done["peak_rss_mib"].get<std::int64_t>(), ((planned * ranks) >> 20) + 120);
 }
 
+std::string run_name(const ::testing::TestParamInfo<PlannedRun>& test) {
+  const auto [model, ranks, checkpoints] = test.param;
+  return concat("Of_", model, "_on_", ranks, "_", checkpoints);
+}
 INSTANTIATE_TEST_SUITE_P(TrainCommand, PlannedPeak,
                          ::testing::Combine(::testing::Values("tiny", "30m"),
                                             ::testing::Values(1, 2, 4),
-                                            ::testing::Values("none", "recompute")));
+                                            ::testing::Values("none", "recompute")),
+                         run_name);
 
 TEST_F(TrainCommand, StatesAreSplitBetweenRanks) {
   const Json one = train({}).done["peak_bytes"];

@@ -47,6 +47,7 @@ std::int64_t block_matrices(const LlamaConfig& c) {
 const std::vector<std::string>& named_configs() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all;
+    all.reserve(kShapes.size());
     for (const NamedShape& shape : kShapes) all.emplace_back(shape.name);
     return all;
   }();

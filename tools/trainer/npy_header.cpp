@@ -35,7 +35,7 @@ class LiteralReader {
     }
     const std::size_t end = text_.find(text_.front(), 1);
     if (end == std::string_view::npos) fail("a string without an end");
-    const std::string value(text_.substr(1, end - 1));
+    std::string value(text_.substr(1, end - 1));
     text_.remove_prefix(end + 1);
     return value;
   }

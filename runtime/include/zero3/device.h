@@ -68,6 +68,9 @@ struct DeviceOptions {
   Bytes memory_limit{INT64_MAX};
   /// Size of a simulated device's memory.
   Bytes capacity{std::int64_t{1} << 34};
+  /// Memory of kCpu comes from a file that the processes of this machine can map, so that their
+  /// communicators read it in place (mpi_world.h). kCpuSim's always does.
+  bool shared = false;
   /// Fill blocks with NaN patterns when they are allocated and returned: a use out of order shows.
   bool poison = false;
   /// Spans of this device's operations go here, one row per stream. May be null; outlives the

@@ -7,20 +7,20 @@
 
 #include <zero3/communicator.h>
 #include "collective.h"
-#include "local/local_group.h"
+#include "group.h"
 
-namespace zero3::local {
+namespace zero3::collective {
 
-/// One rank's end of a group of several ranks in this process.
+/// One rank's end of a group whose ranks read each other's memory in place.
 ///
 /// An operation is a row of tasks on the stream: arrive, one or two steps, depart
-/// ([Note: levels] in local_group.h); the host never waits.
-class LocalCommunicator final : public Communicator {
+/// ([Note: levels] in group.h); the host never waits.
+class InPlaceCommunicator final : public Communicator {
  public:
-  LocalCommunicator(std::shared_ptr<LocalGroup> group, int rank);
-  LocalCommunicator(const LocalCommunicator&) = delete;
-  LocalCommunicator& operator=(const LocalCommunicator&) = delete;
-  ~LocalCommunicator() override;
+  InPlaceCommunicator(std::shared_ptr<Group> group, int rank);
+  InPlaceCommunicator(const InPlaceCommunicator&) = delete;
+  InPlaceCommunicator& operator=(const InPlaceCommunicator&) = delete;
+  ~InPlaceCommunicator() override;
 
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int world_size() const override { return group_->size(); }
@@ -38,11 +38,11 @@ class LocalCommunicator final : public Communicator {
   [[nodiscard]] CommCounters counters() const override { return counters_; }
 
  private:
-  [[nodiscard]] collective::Caller caller(std::string_view label) const;
+  [[nodiscard]] Caller caller(std::string_view label) const;
   [[nodiscard]] Call new_call(Header header, const void* source = nullptr) const;
   void issue(Call call, Stream& stream);
 
-  std::shared_ptr<LocalGroup> group_;
+  std::shared_ptr<Group> group_;
   int rank_;
   int exceptions_at_start_;
   std::int64_t issued_ = 0;
@@ -50,10 +50,4 @@ class LocalCommunicator final : public Communicator {
   CommCounters counters_;
 };
 
-/// Rank `rank`'s end; a group of one needs no meeting (SelfCommunicator).
-[[nodiscard]] std::unique_ptr<Communicator> make_end(std::shared_ptr<LocalGroup> group, int rank);
-/// `world_rank` is what errors call it.
-[[nodiscard]] std::unique_ptr<Communicator> make_self_end(std::shared_ptr<World> world,
-                                                          int world_rank);
-
-}  // namespace zero3::local
+}  // namespace zero3::collective

@@ -9,7 +9,7 @@
 ///
 /// The kernels of the same meaning are enqueued with operands that are known then; here the peers'
 /// addresses are known only when all ranks have arrived.
-namespace zero3::local {
+namespace zero3::collective {
 
 /// target = source, rounded to `dtype` (bf16 or fp16).
 void narrow(void* target, DType dtype, const float* source, std::int64_t count);
@@ -23,4 +23,4 @@ void fold(float* accumulator, std::span<const float* const> contributions, std::
 /// int64 or uint64 modulo 2^64.
 void sum(void* target, std::span<const void* const> contributions, std::int64_t count, DType dtype);
 
-}  // namespace zero3::local
+}  // namespace zero3::collective

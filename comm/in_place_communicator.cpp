@@ -1,4 +1,4 @@
-#include "local/local_communicator.h"
+#include "in_place_communicator.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,9 +7,9 @@
 #include <utility>
 
 #include <zero3/error.h>
-#include "local/payload.h"
+#include "payload.h"
 
-namespace zero3::local {
+namespace zero3::collective {
 namespace {
 
 using internal::native_data;
@@ -54,18 +54,18 @@ struct Segment {
 
 }  // namespace
 
-LocalCommunicator::LocalCommunicator(std::shared_ptr<LocalGroup> group, int rank)
+InPlaceCommunicator::InPlaceCommunicator(std::shared_ptr<Group> group, int rank)
     : group_(std::move(group)), rank_(rank), exceptions_at_start_(std::uncaught_exceptions()) {}
 
-LocalCommunicator::~LocalCommunicator() {
+InPlaceCommunicator::~InPlaceCommunicator() {
   group_->end(rank_, issued_, std::uncaught_exceptions() > exceptions_at_start_);
 }
 
-collective::Caller LocalCommunicator::caller(std::string_view label) const {
+Caller InPlaceCommunicator::caller(std::string_view label) const {
   return {.rank = rank_, .world_size = world_size(), .label = label};
 }
 
-Call LocalCommunicator::new_call(Header header, const void* source) const {
+Call InPlaceCommunicator::new_call(Header header, const void* source) const {
   return {.group = group_,
           .rank = rank_,
           .sequence = issued_,
@@ -73,7 +73,7 @@ Call LocalCommunicator::new_call(Header header, const void* source) const {
           .source = source};
 }
 
-void LocalCommunicator::issue(Call call_value, Stream& stream) {
+void InPlaceCommunicator::issue(Call call_value, Stream& stream) {
   const auto call = std::make_shared<Call>(std::move(call_value));
   const auto gate = [&](int level) { return std::make_shared<LevelGate>(call, level); };
   const auto skipped = [call](const std::exception_ptr& error) { call->group->skip(*call, error); };
@@ -82,7 +82,7 @@ void LocalCommunicator::issue(Call call_value, Stream& stream) {
 
   internal::enqueue(stream, {.name = name,
                              .run = [call] { call->group->arrive(*call); },
-                             .gate = last_stream_ == native ? nullptr : gate(LocalGroup::kTurn),
+                             .gate = last_stream_ == native ? nullptr : gate(Group::kTurn),
                              .skipped = skipped,
                              .silent = true});
   ++issued_;
@@ -103,16 +103,15 @@ void LocalCommunicator::issue(Call call_value, Stream& stream) {
                              .silent = true});
 }
 
-void LocalCommunicator::all_gather(TensorView full, TensorView shard, std::string_view label,
-                                   Stream& stream) {
-  collective::check_all_gather(full, shard, caller(label));
+void InPlaceCommunicator::all_gather(TensorView full, TensorView shard, std::string_view label,
+                                     Stream& stream) {
+  check_all_gather(full, shard, caller(label));
   const auto op = CollectiveOp::kAllGather;
   std::byte* const target = bytes_at(full);
   const std::int64_t part = bytes_of(shard.size(), full.dtype()).count();
   const std::int64_t own = part * rank_;
-  const bool in_place =
-      !shard.empty() && shard.dtype() == full.dtype() &&
-      collective::same_place(full.slice(shard.size() * rank_, shard.size()), shard);
+  const bool in_place = !shard.empty() && shard.dtype() == full.dtype() &&
+                        same_place(full.slice(shard.size() * rank_, shard.size()), shard);
 
   Call call = new_call({.operation = name_of(op),
                         .label = std::string(label),
@@ -140,9 +139,10 @@ void LocalCommunicator::all_gather(TensorView full, TensorView shard, std::strin
   collective::count(counters_, op, Bytes(part * (world_size() - 1)));
 }
 
-void LocalCommunicator::reduce_scatter(TensorView accumulator, TensorView full, Reduction reduction,
-                                       std::string_view label, Stream& stream) {
-  collective::check_reduce_scatter(accumulator, full, reduction, caller(label));
+void InPlaceCommunicator::reduce_scatter(TensorView accumulator, TensorView full,
+                                         Reduction reduction, std::string_view label,
+                                         Stream& stream) {
+  check_reduce_scatter(accumulator, full, reduction, caller(label));
   const auto op = CollectiveOp::kReduceScatter;
   std::byte* const target = bytes_at(accumulator);
   Call call = new_call({.operation = name_of(op),
@@ -168,8 +168,8 @@ void LocalCommunicator::reduce_scatter(TensorView accumulator, TensorView full, 
                     bytes_of(accumulator.size(), reduction.wire) * (world_size() - 1));
 }
 
-void LocalCommunicator::all_reduce(TensorView values, std::string_view label, Stream& stream) {
-  collective::check_all_reduce(values, caller(label));
+void InPlaceCommunicator::all_reduce(TensorView values, std::string_view label, Stream& stream) {
+  check_all_reduce(values, caller(label));
   const auto op = CollectiveOp::kAllReduce;
   std::byte* const data = bytes_at(values);
   const std::int64_t count = values.count();
@@ -205,9 +205,9 @@ void LocalCommunicator::all_reduce(TensorView values, std::string_view label, St
   collective::count(counters_, op, values.bytes() * (world_size() - 1));
 }
 
-void LocalCommunicator::all_to_all(TensorView out, TensorView in, std::string_view label,
-                                   Stream& stream) {
-  collective::check_all_to_all(out, in, caller(label));
+void InPlaceCommunicator::all_to_all(TensorView out, TensorView in, std::string_view label,
+                                     Stream& stream) {
+  check_all_to_all(out, in, caller(label));
   const auto op = CollectiveOp::kAllToAll;
   std::byte* const target = bytes_at(out);
   const std::int64_t part = in.bytes().count() / world_size();
@@ -229,9 +229,9 @@ void LocalCommunicator::all_to_all(TensorView out, TensorView in, std::string_vi
   collective::count(counters_, op, Bytes(part * (world_size() - 1)));
 }
 
-void LocalCommunicator::broadcast(TensorView values, int root, std::string_view label,
-                                  Stream& stream) {
-  collective::check_broadcast(values, root, caller(label));
+void InPlaceCommunicator::broadcast(TensorView values, int root, std::string_view label,
+                                    Stream& stream) {
+  check_broadcast(values, root, caller(label));
   const auto op = CollectiveOp::kBroadcast;
   std::byte* const data = bytes_at(values);
   const std::int64_t bytes = rank_ == root ? 0 : values.bytes().count();
@@ -250,14 +250,14 @@ void LocalCommunicator::broadcast(TensorView values, int root, std::string_view 
   collective::count(counters_, op, Bytes(bytes));
 }
 
-void LocalCommunicator::barrier(std::string_view label, Stream& stream) {
+void InPlaceCommunicator::barrier(std::string_view label, Stream& stream) {
   issue(new_call({.operation = name_of(CollectiveOp::kBarrier), .label = std::string(label)}),
         stream);
   collective::count(counters_, CollectiveOp::kBarrier, Bytes(0));
 }
 
-std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key, Stream& stream) {
-  const auto child = std::make_shared<std::shared_ptr<LocalGroup>>();
+std::unique_ptr<Communicator> InPlaceCommunicator::split(int color, int key, Stream& stream) {
+  const auto child = std::make_shared<std::unique_ptr<Communicator>>();
   Call call = new_call({.operation = "split"});
   call.color = color;
   call.key = key;
@@ -267,19 +267,11 @@ std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key, Strea
                  }}};
   issue(std::move(call), stream);
   stream.synchronize();
-  const std::vector<int>& members = (*child)->members();
-  const int world_rank = group_->members()[static_cast<std::size_t>(rank_)];
-  const auto place = std::find(members.begin(), members.end(), world_rank);
-  return make_end(*child, static_cast<int>(place - members.begin()));
+  return std::move(*child);
 }
 
-void LocalCommunicator::abort(std::string_view reason) noexcept {
-  group_->world()->abort(group_->members()[static_cast<std::size_t>(rank_)], reason);
+void InPlaceCommunicator::abort(std::string_view reason) noexcept {
+  group_->abort(rank_, reason);
 }
 
-std::unique_ptr<Communicator> make_end(std::shared_ptr<LocalGroup> group, int rank) {
-  if (group->size() == 1) return make_self_end(group->world(), group->members().front());
-  return std::make_unique<LocalCommunicator>(std::move(group), rank);
-}
-
-}  // namespace zero3::local
+}  // namespace zero3::collective

@@ -1,4 +1,4 @@
-#include "local/payload.h"
+#include "payload.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include <zero3/error.h>
 #include <zero3/half.h>
 
-namespace zero3::local {
+namespace zero3::collective {
 namespace {
 
 // The accumulator's block stays in the first-level cache while every rank's block passes by.
@@ -104,4 +104,4 @@ void sum(void* target, std::span<const void* const> contributions, std::int64_t 
   }
 }
 
-}  // namespace zero3::local
+}  // namespace zero3::collective
