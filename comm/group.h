@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -7,10 +8,13 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <zero3/communicator.h>
+#include <zero3/error.h>
 #include <zero3/internal/cpu_stream.h>
+#include "failure.h"
 #include "header.h"
 
 namespace zero3::collective {
@@ -57,8 +61,8 @@ class Group {
   Group& operator=(const Group&) = delete;
 
   /// Ranks of the world, by rank of this group.
-  [[nodiscard]] virtual const std::vector<int>& members() const = 0;
-  [[nodiscard]] int size() const { return static_cast<int>(members().size()); }
+  [[nodiscard]] const std::vector<int>& members() const { return members_; }
+  [[nodiscard]] int size() const { return static_cast<int>(members_.size()); }
 
   /// The tasks of a call, in this order. Each throws CommError once the world has failed.
   virtual void arrive(const Call& call) = 0;
@@ -82,7 +86,34 @@ class Group {
   virtual void abort(int rank, std::string_view reason) noexcept = 0;
 
  protected:
-  Group() = default;
+  /// `name` is empty for the whole world.
+  Group(std::vector<int> members, std::string name)
+      : members_(std::move(members)), name_(std::move(name)) {}
+
+  [[nodiscard]] int in_world(int rank) const { return members_[static_cast<std::size_t>(rank)]; }
+  /// "collective #7", and of which communicator.
+  [[nodiscard]] std::string place(std::int64_t sequence) const;
+  [[nodiscard]] std::string full_name(const Call& call) const;
+
+  // Failures, in one wording for all groups; ranks are those of the world.
+
+  [[nodiscard]] Failure mismatch(const Call& call, std::span<const int> others,
+                                 const Header& other) const;
+  /// Rank `rank` of the group has ended while `waiting` wait for it in `call`.
+  [[nodiscard]] Failure ended(int rank, std::int64_t issued, bool by_exception,
+                              std::span<const int> waiting, const Call& call) const;
+  [[nodiscard]] Failure too_late(const Call& call, int level, std::span<const int> absent,
+                                 std::chrono::milliseconds timeout) const;
+  [[nodiscard]] Failure step_failed(const Call& call, const std::exception_ptr& error) const;
+  [[nodiscard]] Failure stream_failed(const Call& call, const std::exception_ptr& error) const;
+  [[nodiscard]] std::string description(const Call& call, int level,
+                                        std::span<const int> absent) const;
+  /// What the call's stream throws after a failure of the world.
+  [[nodiscard]] CommError error(const Call& call, const Failure& failure) const;
+
+ private:
+  std::vector<int> members_;
+  std::string name_;
 };
 
 /// Opens when the call has passed the level.

@@ -8,14 +8,13 @@
 
 namespace zero3::local {
 LocalGroup::LocalGroup(std::shared_ptr<World> world, std::vector<int> members, std::string name)
-    : world_(std::move(world)),
-      members_(std::move(members)),
-      name_(std::move(name)),
-      departed_(members_.size(), 0),
-      ended_(members_.size()) {
+    : Group(std::move(members), std::move(name)),
+      world_(std::move(world)),
+      departed_(static_cast<std::size_t>(size()), 0),
+      ended_(static_cast<std::size_t>(size())) {
   for (Slot& slot : slots_) {
-    slot.calls.assign(members_.size(), nullptr);
-    slot.progress.assign(members_.size(), 0);
+    slot.calls.assign(departed_.size(), nullptr);
+    slot.progress.assign(departed_.size(), 0);
   }
 }
 
@@ -45,33 +44,21 @@ void LocalGroup::check_agreement(const Slot& slot, const Call& call) {
   if (other == slot.calls.end() || (*other)->header == call.header) return;
   std::vector<int> others;
   for (const Call* arrived : slot.calls) {
-    if (arrived != nullptr) others.push_back(members_[static_cast<std::size_t>(arrived->rank)]);
+    if (arrived != nullptr) others.push_back(in_world(arrived->rank));
   }
-  const int own = members_[static_cast<std::size_t>(call.rank)];
-  world_->fail(
-      {.message = concat(place(call.sequence), ": ",
-                         collective::difference(call.header, text_of_ranks(std::array{own}),
-                                                (*other)->header, text_of_ranks(others))),
-       .names_operation = true});
+  world_->fail(mismatch(call, others, (*other)->header));
 }
 
 void LocalGroup::fail_for_ended(const Slot& slot, int rank) {
-  const Ended& ended = ended_[static_cast<std::size_t>(rank)];
   std::vector<int> waiting;
   const Call* example = nullptr;
   for (const Call* arrived : slot.calls) {
     if (arrived == nullptr) continue;
-    waiting.push_back(members_[static_cast<std::size_t>(arrived->rank)]);
+    waiting.push_back(in_world(arrived->rank));
     example = arrived;
   }
-  const int culprit = members_[static_cast<std::size_t>(rank)];
-  world_->fail({.message = concat(
-                    "rank ", culprit,
-                    ended.by_exception ? " was ended by an exception after " : " has ended after ",
-                    ended.issued, " collectives, ", text_of_ranks(waiting),
-                    waiting.size() == 1 ? " waits" : " wait", " for it in ", full_name(*example)),
-                .culprit = culprit,
-                .names_operation = true});
+  const auto& [issued, by_exception] = ended_[static_cast<std::size_t>(rank)];
+  world_->fail(ended(rank, issued, by_exception, waiting, *example));
 }
 
 void LocalGroup::work(const Call& call, int step) {
@@ -90,11 +77,7 @@ void LocalGroup::work(const Call& call, int step) {
   --slot.working;
   if (world_->failed()) world_->changed.notify_all();
   if (error != nullptr) {
-    const int culprit = members_[static_cast<std::size_t>(call.rank)];
-    world_->fail(
-        {.message = concat(full_name(call), " failed on rank ", culprit, ": ", text_of(error)),
-         .culprit = culprit,
-         .names_operation = true});
+    world_->fail(step_failed(call, error));
     wait_for_workers(lock, call);
     std::rethrow_exception(error);
   }
@@ -117,13 +100,7 @@ void LocalGroup::depart(const Call& call) {
 
 void LocalGroup::skip(const Call& call, const std::exception_ptr& error) noexcept {
   Lock lock(world_->mutex);
-  if (!world_->failed()) {
-    const int culprit = members_[static_cast<std::size_t>(call.rank)];
-    world_->fail({.message = concat(full_name(call), " cannot run, the stream of rank ", culprit,
-                                    " has failed: ", text_of(error)),
-                  .culprit = culprit,
-                  .names_operation = true});
-  }
+  if (!world_->failed()) world_->fail(stream_failed(call, error));
   wait_for_workers(lock, call);
 }
 
@@ -148,7 +125,7 @@ void LocalGroup::await(const Call& call, int level) {
     world_->changed.wait(lock, settled);
     --waiting_for_turn_;
   } else if (!world_->changed.wait_for(lock, world_->timeout(), settled)) {
-    world_->fail({.message = timeout_message(call, level), .names_operation = true});
+    world_->fail(too_late(call, level, absent_from(slot_of(call), level), world_->timeout()));
   }
   if (!has_passed(call, level)) leave(lock, call);
 }
@@ -163,39 +140,21 @@ void LocalGroup::wait_for_workers(Lock& lock, const Call& call) {
 
 void LocalGroup::leave(Lock& lock, const Call& call) {
   wait_for_workers(lock, call);
-  const Failure& failure = *world_->failure();
-  throw CommError(failure.names_operation ? failure.message
-                                          : concat(full_name(call), ": ", failure.message));
+  throw error(call, *world_->failure());
 }
 
 std::vector<int> LocalGroup::absent_from(const Slot& slot, int level) const {
   std::vector<int> absent;
-  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
-    if (slot.progress[rank] <= level) absent.push_back(members_[rank]);
+  for (std::size_t rank = 0; rank < members().size(); ++rank) {
+    if (slot.progress[rank] <= level) absent.push_back(in_world(static_cast<int>(rank)));
   }
   return absent;
 }
 
-std::string LocalGroup::timeout_message(const Call& call, int level) {
-  return concat(full_name(call), ": ", text_of_ranks(absent_from(slot_of(call), level)),
-                level == 0 ? " absent after " : " not done after ", text_of(world_->timeout()));
-}
-
 std::string LocalGroup::describe(const Call& call, int level) {
   const Lock lock(world_->mutex);
-  if (level == kTurn) return full_name(call) + ", issued after one on another stream";
-  const std::vector<int> absent = absent_from(slot_of(call), level);
-  if (absent.empty()) return full_name(call);
-  return concat(full_name(call), ", ", text_of_ranks(absent), level == 0 ? " absent" : " not done");
-}
-
-std::string LocalGroup::place(std::int64_t sequence) const {
-  const std::string number = concat("collective #", sequence + 1);
-  return name_.empty() ? number : concat(number, " of ", name_);
-}
-
-std::string LocalGroup::full_name(const Call& call) const {
-  return concat(place(call.sequence), ", ", collective::short_text(call.header));
+  if (level == kTurn) return description(call, level, {});
+  return description(call, level, absent_from(slot_of(call), level));
 }
 
 std::unique_ptr<Communicator> LocalGroup::child(const Call& call) {
@@ -206,7 +165,7 @@ std::unique_ptr<Communicator> LocalGroup::child(const Call& call) {
     if (slot.children.empty()) slot.children = make_children(slot);
     group = slot.children.at(call.color);
   }
-  const int own = members_[static_cast<std::size_t>(call.rank)];
+  const int own = in_world(call.rank);
   const auto place = std::find(group->members().begin(), group->members().end(), own);
   const auto rank = static_cast<int>(place - group->members().begin());
   return make_end(std::move(group), rank);
@@ -219,8 +178,7 @@ std::map<int, std::shared_ptr<LocalGroup>> LocalGroup::make_children(const Slot&
   for (auto& [color, ranks] : ordered) {
     std::sort(ranks.begin(), ranks.end());
     std::vector<int> members;
-    for (const auto& [key, rank] : ranks)
-      members.push_back(members_[static_cast<std::size_t>(rank)]);
+    for (const auto& [key, rank] : ranks) members.push_back(in_world(rank));
     std::string name = concat("communicator ", ++world_->splits, " (", text_of_ranks(members), ")");
     children.emplace(color,
                      std::make_shared<LocalGroup>(world_, std::move(members), std::move(name)));
@@ -238,7 +196,7 @@ void LocalGroup::end(int rank, std::int64_t issued, bool by_exception) noexcept 
 }
 
 void LocalGroup::abort(int rank, std::string_view reason) noexcept {
-  world_->abort(members_[static_cast<std::size_t>(rank)], reason);
+  world_->abort(in_world(rank), reason);
 }
 
 std::unique_ptr<Communicator> make_end(std::shared_ptr<LocalGroup> group, int rank) {

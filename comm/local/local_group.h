@@ -28,10 +28,8 @@ using collective::text_of_ranks;
 /// when no peer is in the middle of a step: its caller may free the memory at once.
 class LocalGroup final : public collective::Group {
  public:
-  /// `members`: ranks of the world, by rank of this group. `name` is empty for the whole world.
   LocalGroup(std::shared_ptr<World> world, std::vector<int> members, std::string name);
 
-  [[nodiscard]] const std::vector<int>& members() const override { return members_; }
   [[nodiscard]] const std::shared_ptr<World>& world() const { return world_; }
 
   void arrive(const Call& call) override;
@@ -69,14 +67,9 @@ class LocalGroup final : public collective::Group {
   [[noreturn]] void leave(Lock& lock, const Call& call);
   void wait_for_workers(Lock& lock, const Call& call);
   std::vector<int> absent_from(const Slot& slot, int level) const;
-  std::string timeout_message(const Call& call, int level);
   std::map<int, std::shared_ptr<LocalGroup>> make_children(const Slot& slot) const;
-  [[nodiscard]] std::string place(std::int64_t sequence) const;
-  [[nodiscard]] std::string full_name(const Call& call) const;
 
   const std::shared_ptr<World> world_;
-  const std::vector<int> members_;
-  const std::string name_;
   // Guarded by the world's mutex.
   std::array<Slot, 2> slots_;
   std::vector<std::int64_t> departed_;  ///< collectives that each rank is done with

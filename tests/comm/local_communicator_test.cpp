@@ -8,6 +8,7 @@
 #include <zero3/error.h>
 #include <zero3/philox.h>
 
+#include "comm/worlds.h"
 #include "support/run_ranks.h"
 
 namespace zero3::test {
@@ -16,24 +17,27 @@ namespace {
 constexpr int kWorldSizes[] = {1, 2, 3, 4, 5, 7};
 constexpr std::int64_t kSizes[] = {0, 1, 1023, 1024, 1025};
 
-/// On threads, and on the stepped executor with a few seeds.
-class LocalCommunicator : public ::testing::TestWithParam<std::optional<std::uint64_t>> {
+/// On threads, between mapped files, and on the stepped executor with a few seeds.
+class LocalCommunicator : public ::testing::TestWithParam<TestWorld> {
  protected:
   /// The body for every world size and every size of one rank's part.
   void for_all_sizes(const std::function<void(Rank&, std::int64_t size)>& body,
                      DeviceKind kind = DeviceKind::kCpu) {
     for (const int world_size : kWorldSizes) {
       SCOPED_TRACE(concat("world size ", world_size));
-      run_ranks(world_size,
-                [&](Rank& rank) {
-                  for (const std::int64_t size : kSizes) body(rank, size);
-                },
-                {.seed = GetParam(), .kind = kind});
+      run_ranks(
+          world_size,
+          [&](Rank& rank) {
+            for (const std::int64_t size : kSizes) body(rank, size);
+          },
+          options_of(GetParam(), kind));
     }
   }
 };
-INSTANTIATE_TEST_SUITE_P(, LocalCommunicator, ::testing::Values(std::nullopt, 1, 2, 3, 4),
-                         executor_name);
+INSTANTIATE_TEST_SUITE_P(, LocalCommunicator,
+                         ::testing::Values(kThreads, stepped(1), stepped(2), stepped(3), stepped(4),
+                                           kNode),
+                         world_name);
 
 /// In (-1, 1), different for every rank and index.
 float value(int rank, std::int64_t index) {
@@ -231,68 +235,71 @@ TEST_P(LocalCommunicator, BroadcastGivesEveryRankTheRootsValues) {
 TEST_P(LocalCommunicator, BarrierPassesOnlyOnceEveryRankHasArrived) {
   for (const int world_size : kWorldSizes) {
     std::atomic<int> arrived = 0;
-    run_ranks(world_size,
-              [&](Rank& r) {
-                r.stream->call("arrive", [&] { ++arrived; });
-                r.communicator->barrier("here", *r.stream);
-                int seen = 0;
-                r.stream->call("look", [&] { seen = arrived; });
-                r.stream->synchronize();
-                EXPECT_EQ(seen, world_size);
-              },
-              {.seed = GetParam()});
+    run_ranks(
+        world_size,
+        [&](Rank& r) {
+          r.stream->call("arrive", [&] { ++arrived; });
+          r.communicator->barrier("here", *r.stream);
+          int seen = 0;
+          r.stream->call("look", [&] { seen = arrived; });
+          r.stream->synchronize();
+          EXPECT_EQ(seen, world_size);
+        },
+        options_of(GetParam()));
   }
 }
 
 TEST_P(LocalCommunicator, EmptyViewsWithoutADeviceAreOrdinary) {
-  run_ranks(3,
-            [](Rank& r) {
-              r.communicator->all_gather({}, {}, "none", *r.stream);
-              r.communicator->reduce_scatter({}, {}, {}, "none", *r.stream);
-              r.communicator->all_reduce({}, "none", *r.stream);
-              r.communicator->broadcast({}, 1, "none", *r.stream);
-              EXPECT_NO_THROW(r.stream->synchronize());
-            },
-            {.seed = GetParam()});
+  run_ranks(
+      3,
+      [](Rank& r) {
+        r.communicator->all_gather({}, {}, "none", *r.stream);
+        r.communicator->reduce_scatter({}, {}, {}, "none", *r.stream);
+        r.communicator->all_reduce({}, "none", *r.stream);
+        r.communicator->broadcast({}, 1, "none", *r.stream);
+        EXPECT_NO_THROW(r.stream->synchronize());
+      },
+      options_of(GetParam()));
 }
 
 TEST_P(LocalCommunicator, ASourceMayBeOverwrittenOnceTheStreamHasPassed) {
-  run_ranks(4,
-            [](Rank& r) {
-              const Buffer shard = r.allocate(1000), full = r.allocate(4000);
-              for (int round = 0; round < 20; ++round) {
-                const std::vector<float> own(1000, static_cast<float>(10 * round + r.rank));
-                copy_from_host(shard.view(), own.data(), *r.stream);
-                r.communicator->all_gather(full.view(), shard.view(), "w", *r.stream);
-                fill_zero(shard.view(), *r.stream);
-                const std::vector<float> got = r.download<float>(full.view());
-                for (std::size_t i = 0; i < got.size(); ++i) {
-                  ASSERT_EQ(got[i], static_cast<float>(10 * round) + static_cast<float>(i / 1000));
-                }
-              }
-            },
-            {.seed = GetParam()});
+  run_ranks(
+      4,
+      [](Rank& r) {
+        const Buffer shard = r.allocate(1000), full = r.allocate(4000);
+        for (int round = 0; round < 20; ++round) {
+          const std::vector<float> own(1000, static_cast<float>(10 * round + r.rank));
+          copy_from_host(shard.view(), own.data(), *r.stream);
+          r.communicator->all_gather(full.view(), shard.view(), "w", *r.stream);
+          fill_zero(shard.view(), *r.stream);
+          const std::vector<float> got = r.download<float>(full.view());
+          for (std::size_t i = 0; i < got.size(); ++i) {
+            ASSERT_EQ(got[i], static_cast<float>(10 * round) + static_cast<float>(i / 1000));
+          }
+        }
+      },
+      options_of(GetParam()));
 }
 
 TEST_P(LocalCommunicator, OneOrderHoldsAcrossTwoStreams) {
-  run_ranks(3,
-            [](Rank& r) {
-              const auto other = r.device->make_stream({.name = "other"});
-              const Buffer a = r.upload(std::vector<double>(100, 1.0));
-              const Buffer b = r.upload(std::vector<double>(200, 2.0));
-              // Held back on one rank, the first operation must still be the first.
-              if (r.rank == 1) {
-                r.stream->call("hold",
-                               [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); });
-              }
-              r.communicator->all_reduce(a.view(), "a", *r.stream);
-              r.communicator->all_reduce(b.view(), "b", *other);
-              r.communicator->all_reduce(a.view(), "a again", *r.stream);
-              other->synchronize();
-              EXPECT_EQ(r.download<double>(a.view()), std::vector<double>(100, 9.0));
-              EXPECT_EQ(r.download<double>(b.view()), std::vector<double>(200, 6.0));
-            },
-            {.seed = GetParam()});
+  run_ranks(
+      3,
+      [](Rank& r) {
+        const auto other = r.device->make_stream({.name = "other"});
+        const Buffer a = r.upload(std::vector<double>(100, 1.0));
+        const Buffer b = r.upload(std::vector<double>(200, 2.0));
+        // Held back on one rank, the first operation must still be the first.
+        if (r.rank == 1) {
+          r.stream->call("hold", [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); });
+        }
+        r.communicator->all_reduce(a.view(), "a", *r.stream);
+        r.communicator->all_reduce(b.view(), "b", *other);
+        r.communicator->all_reduce(a.view(), "a again", *r.stream);
+        other->synchronize();
+        EXPECT_EQ(r.download<double>(a.view()), std::vector<double>(100, 9.0));
+        EXPECT_EQ(r.download<double>(b.view()), std::vector<double>(200, 6.0));
+      },
+      options_of(GetParam()));
 }
 
 TEST_P(LocalCommunicator, CountersFollowTheNetwork) {
@@ -327,26 +334,27 @@ TEST_P(LocalCommunicator, CountersFollowTheNetwork) {
           expect(CollectiveOp::kBroadcast, 1, r.rank == 0 ? 0 : 40);
           expect(CollectiveOp::kBarrier, 1, 0);
         },
-        {.seed = GetParam()});
+        options_of(GetParam()));
   }
 }
 
 TEST_P(LocalCommunicator, SumsOfRankPlusOneAreExact) {
   for (int world_size = 1; world_size <= 5; ++world_size) {
-    run_ranks(world_size,
-              [](Rank& r) {
-                const std::int64_t size = 129;
-                const Buffer full = r.upload(std::vector<float>(
-                    static_cast<std::size_t>(size * r.world_size), static_cast<float>(r.rank + 1)));
-                const Buffer shard = r.allocate(size);
-                const float sum = static_cast<float>(r.world_size * (r.world_size + 1) / 2);
-                for (const DType wire : {DType::kF32, DType::kBF16, DType::kF16}) {
-                  r.communicator->reduce_scatter(shard.view(), full.view(), {.wire = wire}, "g",
-                                                 *r.stream);
-                  EXPECT_EQ(r.download<float>(shard.view()), std::vector<float>(129, sum)) << wire;
-                }
-              },
-              {.seed = GetParam()});
+    run_ranks(
+        world_size,
+        [](Rank& r) {
+          const std::int64_t size = 129;
+          const Buffer full = r.upload(std::vector<float>(
+              static_cast<std::size_t>(size * r.world_size), static_cast<float>(r.rank + 1)));
+          const Buffer shard = r.allocate(size);
+          const float sum = static_cast<float>(r.world_size * (r.world_size + 1) / 2);
+          for (const DType wire : {DType::kF32, DType::kBF16, DType::kF16}) {
+            r.communicator->reduce_scatter(shard.view(), full.view(), {.wire = wire}, "g",
+                                           *r.stream);
+            EXPECT_EQ(r.download<float>(shard.view()), std::vector<float>(129, sum)) << wire;
+          }
+        },
+        options_of(GetParam()));
   }
 }
 

@@ -19,6 +19,7 @@
 
 #include <zero3/error.h>
 
+#include "comm/worlds.h"
 #include "support/contains.h"
 #include "support/run_ranks.h"
 
@@ -27,22 +28,23 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// On threads, and on the stepped executor with two seeds.
-class LocalWorldFailure : public ::testing::TestWithParam<std::optional<std::uint64_t>> {
+/// On threads, between mapped files, and on the stepped executor with two seeds.
+class LocalWorldFailure : public ::testing::TestWithParam<TestWorld> {
  protected:
   /// What each rank's `rank_main` throws as CommError.
   std::vector<std::string> errors(int world_size, const std::function<void(Rank&)>& rank_main) {
     std::vector<std::string> messages(static_cast<std::size_t>(world_size));
-    run_ranks(world_size,
-              [&](Rank& r) {
-                messages[static_cast<std::size_t>(r.rank)] =
-                    message_of<CommError>([&] { rank_main(r); });
-              },
-              {.seed = GetParam()});
+    run_ranks(
+        world_size,
+        [&](Rank& r) {
+          messages[static_cast<std::size_t>(r.rank)] = message_of<CommError>([&] { rank_main(r); });
+        },
+        options_of(GetParam()));
     return messages;
   }
 };
-INSTANTIATE_TEST_SUITE_P(, LocalWorldFailure, ::testing::Values(std::nullopt, 1, 2), executor_name);
+INSTANTIATE_TEST_SUITE_P(, LocalWorldFailure,
+                         ::testing::Values(kThreads, stepped(1), stepped(2), kNode), world_name);
 
 TEST_P(LocalWorldFailure, AnotherOperationIsNamedOnEveryRank) {
   const auto messages = errors(3, [](Rank& r) {
@@ -156,14 +158,15 @@ TEST_P(LocalWorldFailure, ARankThatEndsEarlyIsNamedAtOnce) {
 }
 
 TEST_P(LocalWorldFailure, WhatARankHadIssuedBeforeItEndedStillRuns) {
-  run_ranks(2,
-            [](Rank& r) {
-              const Buffer values = r.upload(std::vector<float>(4, 1.0F));
-              r.communicator->all_reduce(values.view(), "n", *r.stream);
-              if (r.rank == 1) r.communicator.reset();
-              EXPECT_EQ(r.download<float>(values.view()), std::vector<float>(4, 2.0F));
-            },
-            {.seed = GetParam()});
+  run_ranks(
+      2,
+      [](Rank& r) {
+        const Buffer values = r.upload(std::vector<float>(4, 1.0F));
+        r.communicator->all_reduce(values.view(), "n", *r.stream);
+        if (r.rank == 1) r.communicator.reset();
+        EXPECT_EQ(r.download<float>(values.view()), std::vector<float>(4, 2.0F));
+      },
+      options_of(GetParam()));
 }
 
 TEST_P(LocalWorldFailure, AnAbortReachesThoseWhoWait) {
@@ -197,35 +200,36 @@ TEST_P(LocalWorldFailure, AnAbortReachesEveryGroupSplitFromTheWorld) {
 }
 
 TEST_P(LocalWorldFailure, OperationsAfterAFailureFailToo) {
-  run_ranks(2,
-            [](Rank& r) {
-              if (r.rank == 0) r.communicator->abort("first");
-              for (int i = 0; i < 3; ++i) {
-                r.communicator->barrier("e", *r.stream);
-                EXPECT_TRUE(contains(message_of<CommError>([&] { r.stream->synchronize(); }),
-                                     {concat("collective #", i + 1), "first"}));
-              }
-              if (r.rank == 1) r.communicator->abort("second, and too late");
-            },
-            {.seed = GetParam()});
+  run_ranks(
+      2,
+      [](Rank& r) {
+        if (r.rank == 0) r.communicator->abort("first");
+        for (int i = 0; i < 3; ++i) {
+          r.communicator->barrier("e", *r.stream);
+          EXPECT_TRUE(contains(message_of<CommError>([&] { r.stream->synchronize(); }),
+                               {concat("collective #", i + 1), "first"}));
+        }
+        if (r.rank == 1) r.communicator->abort("second, and too late");
+      },
+      options_of(GetParam()));
 }
 
 TEST_P(LocalWorldFailure, AStreamThatFailedReleasesThePeers) {
   std::vector<std::string> messages(3);
-  run_ranks(3,
-            [&](Rank& r) {
-              if (r.rank == 1)
-                r.stream->call("kernel", [] { throw std::out_of_range("token 99"); });
-              r.communicator->barrier("e", *r.stream);
-              try {
-                r.stream->synchronize();
-              } catch (const std::out_of_range& error) {
-                messages[1] = concat("own: ", error.what());
-              } catch (const CommError& error) {
-                messages[static_cast<std::size_t>(r.rank)] = error.what();
-              }
-            },
-            {.seed = GetParam()});
+  run_ranks(
+      3,
+      [&](Rank& r) {
+        if (r.rank == 1) r.stream->call("kernel", [] { throw std::out_of_range("token 99"); });
+        r.communicator->barrier("e", *r.stream);
+        try {
+          r.stream->synchronize();
+        } catch (const std::out_of_range& error) {
+          messages[1] = concat("own: ", error.what());
+        } catch (const CommError& error) {
+          messages[static_cast<std::size_t>(r.rank)] = error.what();
+        }
+      },
+      options_of(GetParam()));
   EXPECT_EQ(messages[1], "own: token 99");
   for (const std::size_t rank : {0U, 2U}) {
     EXPECT_TRUE(contains(messages[rank], {"barrier of 'e'", "rank 1", "token 99"}));
@@ -235,16 +239,17 @@ TEST_P(LocalWorldFailure, AStreamThatFailedReleasesThePeers) {
 TEST_P(LocalWorldFailure, WhatOneRankThrowsReleasesTheOthersAndIsRethrown) {
   std::vector<std::string> messages(3);
   const auto run = [&] {
-    run_ranks(3,
-              [&](Rank& r) {
-                r.communicator->barrier("forward", *r.stream);
-                if (r.rank == 1) throw std::out_of_range("layer 3");
-                r.communicator->barrier("backward", *r.stream);
-                messages[static_cast<std::size_t>(r.rank)] =
-                    message_of<CommError>([&] { r.stream->synchronize(); });
-                throw CommError("what the others make of it");
-              },
-              {.seed = GetParam()});
+    run_ranks(
+        3,
+        [&](Rank& r) {
+          r.communicator->barrier("forward", *r.stream);
+          if (r.rank == 1) throw std::out_of_range("layer 3");
+          r.communicator->barrier("backward", *r.stream);
+          messages[static_cast<std::size_t>(r.rank)] =
+              message_of<CommError>([&] { r.stream->synchronize(); });
+          throw CommError("what the others make of it");
+        },
+        options_of(GetParam()));
   };
   EXPECT_EQ(message_of<std::out_of_range>(run), "layer 3");
   for (const std::size_t rank : {0U, 2U}) {
@@ -253,18 +258,19 @@ TEST_P(LocalWorldFailure, WhatOneRankThrowsReleasesTheOthersAndIsRethrown) {
 }
 
 TEST_P(LocalWorldFailure, ThrowingOnAllRanksAtOnePlaceLeavesTheGroupUsable) {
-  run_ranks(3,
-            [](Rank& r) {
-              const Buffer values = r.upload(std::vector<float>(4, 1.0F));
-              try {
-                r.communicator->barrier("forward", *r.stream);
-                throw std::out_of_range("layer 3");
-              } catch (const std::out_of_range&) {
-              }
-              r.communicator->all_reduce(values.view(), "next step", *r.stream);
-              EXPECT_EQ(r.download<float>(values.view()), std::vector<float>(4, 3.0F));
-            },
-            {.seed = GetParam()});
+  run_ranks(
+      3,
+      [](Rank& r) {
+        const Buffer values = r.upload(std::vector<float>(4, 1.0F));
+        try {
+          r.communicator->barrier("forward", *r.stream);
+          throw std::out_of_range("layer 3");
+        } catch (const std::out_of_range&) {
+        }
+        r.communicator->all_reduce(values.view(), "next step", *r.stream);
+        EXPECT_EQ(r.download<float>(values.view()), std::vector<float>(4, 3.0F));
+      },
+      options_of(GetParam()));
 }
 
 TEST(LocalWorld, NamesTheRanksThatAreAbsentAfterTheTimeout) {

@@ -28,6 +28,9 @@ struct RanksOptions {
   /// Of the threaded executor; the stepped one reports a deadlock at once.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   Trace* trace = nullptr;
+  /// Set: makes the ends of another world of that size, by rank, in place of a local one.
+  std::function<std::function<std::unique_ptr<Communicator>(int rank)>(int world_size)> world =
+      nullptr;
 };
 
 /// What one rank of a test has: a device with poisoned memory, a stream and a communicator.
@@ -38,6 +41,7 @@ struct Rank {
     const DeviceOptions device_options{.kind = options.kind,
                                        .threads = 1,
                                        .capacity = Bytes(1 << 28),
+                                       .shared = options.world != nullptr,
                                        .poison = true,
                                        .trace = options.trace,
                                        .rank = rank};
@@ -79,9 +83,12 @@ inline void run_ranks(int world_size, const std::function<void(Rank&)>& rank_mai
   std::unique_ptr<internal::SteppedExecutor> stepped;
   if (options.seed) stepped = internal::make_stepped_executor(*options.seed);
   LocalWorld world(world_size, options.timeout);
+  std::function<std::unique_ptr<Communicator>(int)> other_end;
+  if (options.world) other_end = options.world(world_size);
   world.run([&](std::unique_ptr<Communicator> end) {
     std::optional<internal::SteppedExecutor::HostTurn> turn;
     if (stepped) turn.emplace(*stepped, end->rank(), world_size);
+    if (other_end) end = other_end(end->rank());
     Rank rank(std::move(end), options, stepped.get());
     try {
       rank_main(rank);

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "group.h"
+#include "node/node_world.h"
+
+namespace zero3::node {
+
+using collective::Call;
+
+/// Ranks that are processes of one machine and map each other's memory ([Note: levels] in
+/// group.h); for the tasks of one rank.
+///
+/// A seat's progress is 4 · sequence + what the rank has done of that collective: 1 it has arrived,
+/// 2 and 3 it has done the first and the second step, 4 it has departed. A rank has passed a level
+/// of its own account; nobody else keeps one.
+class NodeGroup final : public collective::Group {
+ public:
+  NodeGroup(std::shared_ptr<NodeWorld> world, int channel, std::vector<int> members, int rank,
+            std::string name);
+
+  void arrive(const Call& call) override;
+  void work(const Call& call, int step) override;
+  void depart(const Call& call) override;
+  void skip(const Call& call, const std::exception_ptr& error) noexcept override;
+  [[nodiscard]] bool passed(const Call& call, int level) override;
+  void await(const Call& call, int level) override;
+  [[nodiscard]] std::string describe(const Call& call, int level) override;
+  [[nodiscard]] std::unique_ptr<Communicator> child(const Call& call) override;
+  void end(int rank, std::int64_t issued, bool by_exception) noexcept override;
+  void abort(int rank, std::string_view reason) noexcept override;
+
+ private:
+  [[nodiscard]] Seat& seat(int rank) const;
+  [[nodiscard]] const Notice& notice_of(int rank, const Call& call) const;
+  void advance(const Call& call, std::uint32_t done);
+  /// Whether rank `rank` of the group has got as far as the level.
+  [[nodiscard]] bool reached(int rank, const Call& call, int level) const;
+  [[nodiscard]] std::vector<int> absent_from(const Call& call, int level) const;
+  void check_agreement(const Call& call);
+  void check_left(const Call& call, int rank);
+  void throw_if_failed(const Call& call);
+  [[noreturn]] void fail(const Call& call, const collective::Failure& failure);
+
+  std::shared_ptr<NodeWorld> world_;
+  int channel_;
+  int rank_;
+  std::vector<Call> peers_;  ///< of the call whose step runs: source, color and key
+  std::vector<const Call*> views_;
+  std::int64_t agreed_ = 0;  ///< collectives in which all headers were found equal
+};
+
+}  // namespace zero3::node
