@@ -21,11 +21,26 @@ class Variable {
 };
 
 TEST(ReadEnvironment, HasTheVariablesThatItKnows) {
-  for (const char* name :
-       {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_RANK", "PMI_SIZE", "SLURM_PROCID", "SLURM_NTASKS",
-        "SLURM_LOCALID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "MPI_LOCALRANKID", "ZERO3_LOG"}) {
+  for (const char* name : {"RANK",
+                           "WORLD_SIZE",
+                           "LOCAL_RANK",
+                           "LOCAL_WORLD_SIZE",
+                           "MASTER_ADDR",
+                           "MASTER_PORT",
+                           "OMPI_COMM_WORLD_RANK",
+                           "OMPI_COMM_WORLD_SIZE",
+                           "OMPI_COMM_WORLD_LOCAL_RANK",
+                           "OMPI_COMM_WORLD_LOCAL_SIZE",
+                           "PMI_RANK",
+                           "PMI_SIZE",
+                           "SLURM_PROCID",
+                           "SLURM_NTASKS",
+                           "SLURM_LOCALID",
+                           "SLURM_STEP_ID",
+                           "SLURM_STEP_NUM_TASKS",
+                           "MPI_LOCALRANKID",
+                           "PMIX_NAMESPACE",
+                           "ZERO3_LOG"}) {
     const Variable variable(name, "17");
     const Environment environment = read_environment();
     ASSERT_TRUE(environment.contains(name)) << name;

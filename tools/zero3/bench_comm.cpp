@@ -80,7 +80,10 @@ class CommBench {
 };
 
 std::function<void()> prepare(CommFlags flags) {
-  if (flags.place.ranks == 0 && flags.place.comm == CommChoice::kAuto) flags.place.ranks = 2;
+  const bool alone = resolve_launch(read_environment()).world_size == 1;
+  if (alone && flags.place.ranks == 0 && flags.place.comm == CommChoice::kAuto) {
+    flags.place.ranks = 2;
+  }
   const Place place = resolve_place(flags.place, read_environment());
   return [place, shard = div_ceil(flags.elements, place.run.ranks)] {
     LineWriter out("output", "-");

@@ -118,7 +118,7 @@ std::function<void()> prepare(const StepFlags& flags) {
       Measured own = measure(*bench, device, communicator);
       if (communicator.rank() == 0) measured = std::move(own);
     });
-    LineWriter("output", "-").write_line(report(*bench, measured));
+    if (bench->place.reports()) LineWriter("output", "-").write_line(report(*bench, measured));
   };
 }
 

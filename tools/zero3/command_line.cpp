@@ -12,6 +12,7 @@
 #include <zero3/device.h>
 #include <zero3/error.h>
 #include <zero3/gemm.h>
+#include <zero3/mpi_world.h>
 #include <zero3/trainer/nearest.h>
 #include "commands.h"
 #include "config_file.h"
@@ -32,11 +33,13 @@ std::string version_text() {
       // Not built or not present: not listed.
     }
   }
+  const std::string mpi = mpi_library();
   return fmt::format(
       "zero3 {}\n"
-      "compiled in: devices cpu, cpu:sim; communicators self, local; products by {}\n"
-      "usable here: devices {}; communicators self, local\n",
-      ZERO3_VERSION, Gemm::backend_description(), usable);
+      "compiled in: devices cpu, cpu:sim; communicators self, local{}; products by {}\n"
+      "usable here: devices {}; communicators self, local{}\n",
+      ZERO3_VERSION, mpi.empty() ? "" : concat(", mpi (", mpi, ")"), Gemm::backend_description(),
+      usable, mpi.empty() ? "" : ", mpi");
 }
 
 std::vector<std::string> command_names(const CLI::App& app) {

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <exception>
+#include <thread>
 
 #include <zero3/launch.h>
 #include <zero3/local_world.h>
+#include <zero3/mpi_world.h>
 #include "flags.h"
 
 namespace zero3::program {
@@ -23,32 +25,61 @@ int ranks_here(const PlaceFlags& flags) {
     case CommChoice::kLocal:
       ZERO3_CHECK(flags.ranks >= 1, "--comm local needs the number of ranks; add --ranks N");
       return flags.ranks;
-    case CommChoice::kMpi:
-      throw UsageError(
-          "--comm mpi: this version has no MPI backend; choose --comm local --ranks N");
     case CommChoice::kNccl:
       throw UsageError(
           "--comm nccl: this version has no NCCL backend; choose --comm local --ranks N");
+    case CommChoice::kMpi:
     case CommChoice::kAuto:
       break;
   }
   return std::max(1, flags.ranks);
 }
 
-Place place_of(const PlaceFlags& flags, int ranks) {
-  // Ranks of one process share its affinity mask.
-  const int threads = flags.threads > 0 ? flags.threads : std::max(1, available_cores() / ranks);
+Place place_of(const PlaceFlags& flags, int ranks, int ranks_on_cores) {
+  const int threads =
+      flags.threads > 0 ? flags.threads : std::max(1, available_cores() / ranks_on_cores);
   return {.run = {.ranks = ranks, .device = flags.device, .threads = threads},
           .timeout = flags.timeout};
 }
 
+bool by_mpi_launcher(const Launch& launch) {
+  return launch.by == Launch::By::kOpenMpi || launch.by == Launch::By::kPmi ||
+         launch.by == Launch::By::kSlurm;
+}
+
+/// Whether the ranks are processes that MPI connects.
+bool uses_mpi(const PlaceFlags& flags, const Launch& launch) {
+  if (flags.comm == CommChoice::kMpi) return true;
+  return flags.comm == CommChoice::kAuto && launch.world_size > 1 && by_mpi_launcher(launch);
+}
+
+Place place_among_processes(const PlaceFlags& flags, const Launch& launch,
+                            const Environment& environment) {
+  // Without it MPI_Init ends the process with pages of its own words.
+  ZERO3_CHECK(environment.contains("PMIX_NAMESPACE"),
+              flags.comm == CommChoice::kMpi ? "--comm mpi" : name_of(launch.by), " with ",
+              launch.world_size,
+              " ranks, but no launcher of Open MPI started this process; start it by mpirun -n "
+              "N, or by srun --mpi=pmix, or unset the launcher's variables");
+  ZERO3_CHECK(!mpi_library().empty(), "started by ", name_of(launch.by), " with ",
+              launch.world_size,
+              " ranks, but this zero3 was built without MPI; install libopenmpi-dev and build it "
+              "again, or start one process with --comm local --ranks ",
+              launch.world_size);
+  ZERO3_CHECK(flags.ranks == 0 || flags.ranks == launch.world_size, "--ranks ", flags.ranks,
+              " but the launch (by ", name_of(launch.by), ") has ", launch.world_size,
+              "; leave --ranks out");
+  // A launcher that binds its ranks to cores has divided them already.
+  const bool bound = environment.contains("OMPI_COMM_WORLD_LOCAL_SIZE") &&
+                     available_cores() < static_cast<int>(std::thread::hardware_concurrency());
+  Place place = place_of(flags, launch.world_size, bound ? 1 : launch.world_size);
+  place.launch = launch;
+  place.behind_launcher = by_mpi_launcher(launch);
+  return place;
+}
+
 void refuse_other_processes(const Launch& launch, int ranks) {
   if (launch.world_size == 1) return;
-  ZERO3_CHECK(
-      launch.by == Launch::By::kEnvironment, "started by ", name_of(launch.by), " with ",
-      launch.world_size,
-      " ranks: this version has no MPI backend; start one process with --comm local --ranks ",
-      launch.world_size);
   // WORLD_SIZE says that other processes exist, and nothing here can reach them.
   ZERO3_CHECK(ranks == 1, "--ranks ", ranks,
               " run in this process, but the environment says that it is rank ", launch.rank,
@@ -89,12 +120,16 @@ void add_place_flags(CLI::App& app, PlaceFlags& flags) {
 
 Place resolve_place(const PlaceFlags& flags, const Environment& environment) {
   const int ranks = ranks_here(flags);
-  refuse_other_processes(resolve_launch(environment), ranks);
-  return place_of(flags, ranks);
+  const Launch launch = resolve_launch(environment);
+  if (uses_mpi(flags, launch)) return place_among_processes(flags, launch, environment);
+  refuse_other_processes(launch, ranks);
+  Place place = place_of(flags, ranks, ranks);
+  place.behind_launcher = by_mpi_launcher(launch);
+  return place;
 }
 
 Place planned_place(const PlaceFlags& flags) {
-  return place_of(flags, ranks_here(flags));
+  return place_of(flags, ranks_here(flags), ranks_here(flags));
 }
 
 void run_ranks(const Place& place, const RankResources& resources,
@@ -104,6 +139,7 @@ void run_ranks(const Place& place, const RankResources& resources,
       const std::unique_ptr<Device> device = make_device({.kind = place.run.device,
                                                           .threads = place.run.threads,
                                                           .memory_limit = resources.memory_limit,
+                                                          .shared = place.launch.has_value(),
                                                           .trace = resources.trace,
                                                           .rank = communicator.rank()});
       rank_main(*device, communicator);
@@ -111,7 +147,15 @@ void run_ranks(const Place& place, const RankResources& resources,
       throw RankFailure(communicator.rank(), error.what());
     }
   };
-  if (place.run.ranks == 1) {
+  if (place.launch) {
+    const auto communicator = make_mpi_communicator(*place.launch, {.timeout = place.timeout});
+    try {
+      run_rank(*communicator);
+    } catch (const RankFailure& failure) {
+      communicator->abort(failure.what());
+      throw;
+    }
+  } else if (place.run.ranks == 1) {
     run_rank(*make_self_communicator());
   } else {
     LocalWorld(place.run.ranks, place.timeout).run(run_rank);

@@ -2,11 +2,13 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 
 #include <zero3/communicator.h>
 #include <zero3/device.h>
 #include <zero3/env.h>
 #include <zero3/error.h>
+#include <zero3/launch.h>
 #include <zero3/trace.h>
 #include <zero3/trainer/run_plan.h>
 
@@ -33,13 +35,19 @@ void add_device_flags(CLI::App& app, PlaceFlags& flags);
 /// Those, and --comm --ranks --comm-timeout.
 void add_place_flags(CLI::App& app, PlaceFlags& flags);
 
-/// Ranks that run in this process, after flags and environment have been reconciled.
+/// Where ranks run, after flags and environment have been reconciled.
 struct Place {
   trainer::RunPlace run;
   std::chrono::milliseconds timeout{0};
+  /// Set: this process is one of the ranks. Not set: all of them run in it.
+  std::optional<Launch> launch = std::nullopt;
+  /// A launcher carries this process's output to wherever it goes.
+  bool behind_launcher = false;
+
+  /// Whether this process speaks for the run: prints, and writes the metrics.
+  [[nodiscard]] bool reports() const { return !launch || launch->rank == 0; }
 };
-/// Throws UsageError for a launcher or a backend that this version does not have, and for
-/// contradictions.
+/// Throws UsageError for a backend that this version does not have, and for contradictions.
 [[nodiscard]] Place resolve_place(const PlaceFlags& flags, const Environment& environment);
 /// As resolve_place, for a run that is only planned: nothing about the environment matters.
 [[nodiscard]] Place planned_place(const PlaceFlags& flags);
@@ -56,9 +64,10 @@ struct RankResources {
   /// Gets the spans of all ranks; may be null.
   Trace* trace = nullptr;
 };
-/// Runs `rank_main` on every rank of the place, each with a device of its own. Throws RankFailure
-/// for the rank that failed first, once all have ended. A rank whose streams may wait for others
-/// aborts its communicator before it unwinds them (trainer::run_or_abort).
+/// Runs `rank_main` on every rank of the place that is in this process, each with a device of its
+/// own. Throws RankFailure for the rank that failed first, once all have ended; where ranks are
+/// processes, a failure ends this one with a line of its own (mpi_world.h). A rank whose streams
+/// may wait for others aborts its communicator before it unwinds them (trainer::run_or_abort).
 void run_ranks(const Place& place, const RankResources& resources,
                const std::function<void(Device&, Communicator&)>& rank_main);
 

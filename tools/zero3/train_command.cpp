@@ -46,7 +46,8 @@ RunTitle title_of(const TrainJob& job) {
 
 std::unique_ptr<trainer::TrainSink> make_sink(const TrainJob& job) {
   const std::string& metrics = job.flags.metrics;
-  const bool terminal = isatty(STDOUT_FILENO) == 1 && metrics != "-";
+  // mpirun puts a terminal of its own between a rank and wherever the output really goes.
+  const bool terminal = isatty(STDOUT_FILENO) == 1 && metrics != "-" && !job.place.behind_launcher;
   std::vector<std::unique_ptr<LineWriter>> lines;
   if (!terminal) lines.push_back(std::make_unique<LineWriter>("output", "-"));
   if (!metrics.empty() && metrics != "-")
@@ -72,6 +73,7 @@ std::shared_ptr<TrainJob> prepare(const TrainFlags& flags) {
                                             .seed = job->options.seed});
   job->plan = trainer::plan_run(job->config, job->options, job->place.run);
   check_plan(job->plan.memory, flags.memory_limit);
+  if (!job->place.reports()) return job;
   if (!flags.trace.empty()) {
     static_cast<void>(LineWriter("--trace", flags.trace));  // Found out now, not after the work
     job->trace = std::make_unique<Trace>();

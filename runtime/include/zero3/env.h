@@ -15,6 +15,7 @@ using Environment = std::map<std::string, std::string>;
 ///   OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}                     launch by Open MPI
 ///   PMI_RANK PMI_SIZE MPI_LOCALRANKID                                     launch by MPICH
 ///   SLURM_{PROCID,NTASKS,LOCALID,STEP_ID,STEP_NUM_TASKS}                  launch by Slurm
+///   PMIX_NAMESPACE                                                        set by mpirun and srun
 ///   ZERO3_LOG                                                             error, warn, info, debug
 [[nodiscard]] Environment read_environment();
 

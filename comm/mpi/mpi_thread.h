@@ -1,0 +1,39 @@
+#pragma once
+
+#include <atomic>
+#include <future>
+#include <memory>
+#include <thread>
+
+#include <zero3/mpi_world.h>
+#include "node/node_world.h"
+
+namespace zero3::mpi {
+
+/// The one thread of this process that calls MPI: brings the ranks together, looks after them, and
+/// ends with MPI_Finalize or MPI_Abort.
+class MpiThread {
+ public:
+  MpiThread(const Launch& launch, MpiOptions options);
+  /// Waits for the other ranks to end as well. After a failure of the world it ends the process.
+  ~MpiThread();
+  MpiThread(const MpiThread&) = delete;
+  MpiThread& operator=(const MpiThread&) = delete;
+
+  /// Valid until the destructor begins.
+  [[nodiscard]] node::NodeWorld& world() { return *world_; }
+
+ private:
+  void run(const Launch& launch, std::promise<void>& ready);
+  void meet(const Launch& launch);
+  void look_after();
+  [[noreturn]] void end_process();
+
+  MpiOptions options_;
+  int rank_ = 0;
+  std::unique_ptr<node::NodeWorld> world_;
+  std::atomic<bool> ending_ = false;
+  std::thread thread_;
+};
+
+}  // namespace zero3::mpi

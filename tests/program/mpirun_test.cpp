@@ -1,0 +1,116 @@
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "support/contains.h"
+#include "support/program.h"
+
+namespace zero3::test {
+namespace {
+
+constexpr const char* kMpirun = "/usr/bin/mpirun";
+
+class Mpirun : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!std::filesystem::exists(kMpirun)) GTEST_SKIP() << "no mpirun here; install openmpi-bin";
+  }
+
+  /// A training of `tiny` by that many processes, with `more` flags.
+  [[nodiscard]] Ended run(int ranks, const std::vector<std::string>& more,
+                          const std::function<void(pid_t)>& watch = nullptr) const {
+    std::vector<std::string> arguments = {"--oversubscribe",
+                                          "-n",
+                                          std::to_string(ranks),
+                                          ZERO3_PROGRAM,
+                                          "train",
+                                          "--data",
+                                          text_,
+                                          "--threads",
+                                          "1",
+                                          "--batch",
+                                          "2",
+                                          "--seq",
+                                          "33",
+                                          "--steps",
+                                          "3",
+                                          "--eval-tokens",
+                                          "330"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return spawn(kMpirun, arguments,
+                 {.environment = {"PATH=/usr/bin:/bin", "OMPI_ALLOW_RUN_AS_ROOT=1",
+                                  "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"},
+                  .watch = watch});
+  }
+
+  TempDir dir_;
+  std::string text_ = write_text(dir_, 20000);
+};
+
+TEST_F(Mpirun, AnyNumberOfRanksGivesTheBitsOfOneProcess) {
+  for (const char* dtype : {"fp32", "bf16"}) {
+    const TrainOutput alone =
+        train_tiny(text_, {"--accumulate", "12", "--dtype", dtype, "--eval-every", "0"});
+    for (const int ranks : {1, 2, 3, 4}) {
+      const TrainOutput together = parse_training(
+          run(ranks, {"--accumulate", std::to_string(12 / ranks), "--dtype", dtype}));
+      EXPECT_EQ(together.timeless(), alone.timeless()) << ranks << ' ' << dtype;
+      EXPECT_EQ(together.done["val_loss"], alone.done["val_loss"]) << ranks << ' ' << dtype;
+      EXPECT_EQ(together.done["weights_checksum"], alone.done["weights_checksum"]) << ranks;
+      EXPECT_EQ(together.done["peak_bytes"], together.done["planned_bytes"]) << ranks;
+    }
+  }
+}
+
+/// The process that is rank 1 among the children of `mpirun`; -1: none yet.
+pid_t second_rank(pid_t mpirun) {
+  const std::string id = std::to_string(mpirun);
+  std::ifstream children("/proc/" + id + "/task/" + id + "/children");
+  for (pid_t child = 0; children >> child;) {
+    std::ifstream environment("/proc/" + std::to_string(child) + "/environ", std::ios::binary);
+    const std::string variables(std::istreambuf_iterator<char>(environment), {});
+    if (variables.find("OMPI_COMM_WORLD_RANK=1") != std::string::npos) return child;
+  }
+  return -1;
+}
+
+TEST_F(Mpirun, ARankThatStopsIsNamedByAll) {
+  const auto begin = std::chrono::steady_clock::now();
+  bool sent = false;
+  const Ended ended = run(2, {"--steps", "100000", "--comm-timeout", "1s"}, [&](pid_t mpirun) {
+    if (sent || std::chrono::steady_clock::now() - begin < std::chrono::seconds(2)) return;
+    const pid_t rank = second_rank(mpirun);
+    if (rank < 0) return;
+    sent = true;
+    kill(rank, SIGSTOP);
+  });
+  EXPECT_TRUE(sent);
+  EXPECT_EQ(ended.status, 1);
+  EXPECT_TRUE(contains(ended.err, {"zero3: [rank 0] collective #", "rank 1 ", " after 1 s (process",
+                                   "is stopped)"}));
+}
+
+TEST_F(Mpirun, ARankThatIsKilledIsNamed) {
+  const auto begin = std::chrono::steady_clock::now();
+  bool sent = false;
+  const Ended ended = run(2, {"--steps", "100000"}, [&](pid_t mpirun) {
+    if (sent || std::chrono::steady_clock::now() - begin < std::chrono::seconds(2)) return;
+    const pid_t rank = second_rank(mpirun);
+    if (rank < 0) return;
+    sent = true;
+    kill(rank, SIGKILL);
+  });
+  EXPECT_TRUE(sent);
+  EXPECT_NE(ended.status, 0);
+  EXPECT_TRUE(contains(ended.err, {"zero3: [rank 0]", "rank 1 has died (process"}));
+}
+
+}  // namespace
+}  // namespace zero3::test
