@@ -36,6 +36,31 @@ Size sizes() {
   return size;
 }
 
+/// Whether it holds on every rank. Collective: whoever throws must not leave others waiting in MPI.
+bool holds_everywhere(bool here) {
+  const int own = here ? 1 : 0;
+  int all = 0;
+  MPI_Allreduce(&own, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+  return all == 1;
+}
+
+/// Throws UsageError on every rank if MPI and the launch disagree on one.
+void check_places(const Launch& launch, int rank, const Size& size) {
+  std::string error;
+  try {
+    check_launch_matches(launch, size.world);
+    ZERO3_CHECK(launch.rank == rank, "the launch (by ", name_of(launch.by), ") says rank ",
+                launch.rank, ", MPI says rank ", rank,
+                "; unset the variables of the launcher that did not start this process");
+    ZERO3_CHECK(size.node == size.world, "the ", size.world,
+                " ranks are on several machines; this version connects those of one");
+  } catch (const UsageError& failure) {
+    error = failure.what();
+  }
+  if (holds_everywhere(error.empty())) return;
+  throw UsageError(error.empty() ? "another rank's launch contradicts MPI; see its error" : error);
+}
+
 /// Rank 0's board, mapped by all. Throws CommError on every rank if one cannot.
 std::unique_ptr<node::Board> meet_at_board(int rank, int ranks) {
   std::array<char, 64> path = {};
@@ -56,10 +81,7 @@ std::unique_ptr<node::Board> meet_at_board(int rank, int ranks) {
   if (rank != 0 && path[0] != '\0') {
     attempt([&] { return std::make_unique<node::Board>(path.data(), ranks); });
   }
-  const int own = board ? 1 : 0;
-  int all = 0;
-  MPI_Allreduce(&own, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-  if (all == 0) {
+  if (!holds_everywhere(board != nullptr)) {
     throw CommError(
         concat(error.empty() ? "another rank cannot map memory shared between ranks" : error,
                "; the processes of this machine must see each other's /proc/PID/fd"));
@@ -114,12 +136,7 @@ void MpiThread::meet(const Launch& launch) {
   try {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     const Size size = sizes();
-    check_launch_matches(launch, size.world);
-    ZERO3_CHECK(launch.rank == rank_, "the launch (by ", name_of(launch.by), ") says rank ",
-                launch.rank, ", MPI says rank ", rank_,
-                "; unset the variables of the launcher that did not start this process");
-    ZERO3_CHECK(size.node == size.world, "the ", size.world,
-                " ranks are on several machines; this version connects those of one");
+    check_places(launch, rank_, size);
     world_ = std::make_unique<node::NodeWorld>(meet_at_board(rank_, size.world), rank_,
                                                options_.timeout);
     // No rank looks for another's process before it is on the board.

@@ -69,13 +69,12 @@ const std::byte* NodeWorld::memory_of(int rank, const Notice& notice) {
   const auto bytes = static_cast<std::size_t>(notice.file_bytes);
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   void* data = MAP_FAILED;
-  if (file >= 0) {
-    data = mmap(nullptr, bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, file, 0);
-    close(file);
-  }
+  if (file >= 0) data = mmap(nullptr, bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, file, 0);
+  const int reason = errno;
+  if (file >= 0) close(file);
   if (data == MAP_FAILED) {
     throw CommError(
-        concat("the memory of rank ", rank, " cannot be mapped: ", std::strerror(errno)));
+        concat("the memory of rank ", rank, " cannot be mapped: ", std::strerror(reason)));
   }
   const Mapping mapping = {static_cast<const std::byte*>(data), bytes};
   mappings_[{rank, notice.file}] = mapping;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <zero3/error.h>
 #include "support/contains.h"
 #include "support/program.h"
 
@@ -44,11 +45,12 @@ class Mpirun : public ::testing::Test {
                                           "--eval-tokens",
                                           "330"};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    return spawn(kMpirun, arguments,
-                 {.environment = {"PATH=/usr/bin:/bin", "OMPI_ALLOW_RUN_AS_ROOT=1",
-                                  "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"},
-                  .watch = watch});
+    return spawn(kMpirun, arguments, {.environment = environment(), .watch = watch});
   }
+  static std::vector<std::string> environment() {
+    return {"PATH=/usr/bin:/bin", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"};
+  }
+  [[nodiscard]] Ended run_and_signal(int signal, std::vector<std::string> more) const;
 
   TempDir dir_;
   std::string text_ = write_text(dir_, 20000);
@@ -81,35 +83,51 @@ pid_t second_rank(pid_t mpirun) {
   return -1;
 }
 
-TEST_F(Mpirun, ARankThatStopsIsNamedByAll) {
+/// An endless training of two ranks whose second gets a signal after two seconds.
+Ended Mpirun::run_and_signal(int signal, std::vector<std::string> more) const {
   const auto begin = std::chrono::steady_clock::now();
   bool sent = false;
-  const Ended ended = run(2, {"--steps", "100000", "--comm-timeout", "1s"}, [&](pid_t mpirun) {
+  more.insert(more.end(), {"--steps", "100000"});
+  const Ended ended = run(2, more, [&](pid_t mpirun) {
     if (sent || std::chrono::steady_clock::now() - begin < std::chrono::seconds(2)) return;
     const pid_t rank = second_rank(mpirun);
     if (rank < 0) return;
     sent = true;
-    kill(rank, SIGSTOP);
+    kill(rank, signal);
   });
   EXPECT_TRUE(sent);
+  return ended;
+}
+
+TEST_F(Mpirun, ARankThatStopsIsNamedByAll) {
+  const Ended ended = run_and_signal(SIGSTOP, {"--comm-timeout", "1s"});
   EXPECT_EQ(ended.status, 1);
   EXPECT_TRUE(contains(ended.err, {"zero3: [rank 0] collective #", "rank 1 ", " after 1 s (process",
                                    "is stopped)"}));
 }
 
 TEST_F(Mpirun, ARankThatIsKilledIsNamed) {
-  const auto begin = std::chrono::steady_clock::now();
-  bool sent = false;
-  const Ended ended = run(2, {"--steps", "100000"}, [&](pid_t mpirun) {
-    if (sent || std::chrono::steady_clock::now() - begin < std::chrono::seconds(2)) return;
-    const pid_t rank = second_rank(mpirun);
-    if (rank < 0) return;
-    sent = true;
-    kill(rank, SIGKILL);
-  });
-  EXPECT_TRUE(sent);
+  const Ended ended = run_and_signal(SIGKILL, {});
   EXPECT_NE(ended.status, 0);
   EXPECT_TRUE(contains(ended.err, {"zero3: [rank 0]", "rank 1 has died (process"}));
+}
+
+// Whoever finds the contradiction would leave the others waiting in MPI.
+TEST_F(Mpirun, AContradictionOnOneRankEndsAll) {
+  const Ended ended =
+      spawn("/bin/sh",
+            {"-c", concat(kMpirun,
+                          " --oversubscribe -n 2 sh -c '"
+                          "[ $OMPI_COMM_WORLD_RANK = 1 ] && export OMPI_COMM_WORLD_RANK=0; "
+                          "exec ",
+                          ZERO3_PROGRAM,
+                          " train --threads 1 --batch 1 --seq 16 "
+                          "--steps 1 --data ",
+                          text_, "'")},
+            {.environment = environment()});
+  EXPECT_NE(ended.status, -1);
+  EXPECT_NE(ended.status, 0);
+  EXPECT_TRUE(contains(ended.err, {"says rank 0, MPI says rank 1"}));
 }
 
 }  // namespace

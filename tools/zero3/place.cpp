@@ -1,8 +1,9 @@
 #include "place.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <exception>
-#include <thread>
 
 #include <zero3/launch.h>
 #include <zero3/local_world.h>
@@ -71,7 +72,7 @@ Place place_among_processes(const PlaceFlags& flags, const Launch& launch,
               "; leave --ranks out");
   // A launcher that binds its ranks to cores has divided them already.
   const bool bound = environment.contains("OMPI_COMM_WORLD_LOCAL_SIZE") &&
-                     available_cores() < static_cast<int>(std::thread::hardware_concurrency());
+                     available_cores() < sysconf(_SC_NPROCESSORS_ONLN);
   Place place = place_of(flags, launch.world_size, bound ? 1 : launch.world_size);
   place.launch = launch;
   place.behind_launcher = by_mpi_launcher(launch);

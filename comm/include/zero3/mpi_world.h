@@ -11,7 +11,7 @@
 
 namespace zero3 {
 
-/// The library that was compiled in, "Open MPI v4.1.4, …"; empty: none.
+/// The library that was compiled in, "Open MPI v4.1.4"; empty: none. At any time, from any thread.
 [[nodiscard]] std::string mpi_library();
 
 struct MpiOptions {
