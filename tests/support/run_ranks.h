@@ -88,11 +88,17 @@ inline void run_ranks(int world_size, const std::function<void(Rank&)>& rank_mai
   world.run([&](std::unique_ptr<Communicator> end) {
     std::optional<internal::SteppedExecutor::HostTurn> turn;
     if (stepped) turn.emplace(*stepped, end->rank(), world_size);
-    if (other_end) end = other_end(end->rank());
+    // The local world only runs the ranks then, and learns who failed first.
+    std::unique_ptr<Communicator> runner;
+    if (other_end) {
+      runner = std::move(end);
+      end = other_end(runner->rank());
+    }
     Rank rank(std::move(end), options, stepped.get());
     try {
       rank_main(rank);
     } catch (const std::exception& error) {
+      if (runner) runner->abort(error.what());
       // Before the streams are emptied, which may need the others to let go.
       if (rank.communicator) rank.communicator->abort(error.what());
       throw;
