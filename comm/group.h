@@ -16,21 +16,12 @@
 #include <zero3/internal/cpu_stream.h>
 #include "failure.h"
 #include "header.h"
+#include "step.h"
 
 namespace zero3::collective {
 
 class Group;
 struct Call;
-
-/// The calls of all ranks, by rank.
-using Peers = std::span<const Call* const>;
-
-/// What one rank does once all ranks have got as far: reads the peers' memory, writes its own.
-struct Step {
-  std::string name;
-  std::vector<internal::Output> outputs;
-  std::function<void(Peers)> run;
-};
 
 /// One rank's part in one collective; lives as long as its tasks.
 struct Call {

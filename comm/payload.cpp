@@ -22,6 +22,11 @@ void narrow_to(Half* __restrict target, const float* __restrict source, std::int
   for (std::int64_t i = 0; i < count; ++i) target[i] = Half(source[i]);
 }
 
+template <class Half>
+void widen_from(float* __restrict target, const Half* __restrict source, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) target[i] = static_cast<float>(source[i]);
+}
+
 template <class Wire>
 void replace(float* __restrict accumulator, const float* __restrict source, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) accumulator[i] = rounded<Wire>(source[i]);
@@ -33,16 +38,17 @@ void add(float* __restrict accumulator, const float* __restrict source, std::int
 }
 
 template <class Wire>
-void fold_as(float* accumulator, std::span<const float* const> contributions, std::int64_t count,
+void fold_as(float* accumulator, std::span<const void* const> contributions, std::int64_t count,
              Into into) {
   for (std::int64_t begin = 0; begin < count; begin += kBlock) {
     const std::int64_t length = std::min(kBlock, count - begin);
     bool replaces = into == Into::kReplace;
-    for (const float* contribution : contributions) {
+    for (const void* contribution : contributions) {
+      const float* source = static_cast<const float*>(contribution) + begin;
       if (replaces) {
-        replace<Wire>(accumulator + begin, contribution + begin, length);
+        replace<Wire>(accumulator + begin, source, length);
       } else {
-        add<Wire>(accumulator + begin, contribution + begin, length);
+        add<Wire>(accumulator + begin, source, length);
       }
       replaces = false;
     }
@@ -74,7 +80,16 @@ void narrow(void* target, DType dtype, const float* source, std::int64_t count) 
   }
 }
 
-void fold(float* accumulator, std::span<const float* const> contributions, std::int64_t count,
+void widen(float* target, const void* source, DType dtype, std::int64_t count) {
+  if (dtype == DType::kBF16) {
+    widen_from(target, static_cast<const BFloat16*>(source), count);
+  } else {
+    ZERO3_CHECK(dtype == DType::kF16, dtype, " cannot be widened to fp32");
+    widen_from(target, static_cast<const Float16*>(source), count);
+  }
+}
+
+void fold(float* accumulator, std::span<const void* const> contributions, std::int64_t count,
           Reduction reduction) {
   switch (reduction.wire) {
     case DType::kF32:

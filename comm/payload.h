@@ -13,10 +13,12 @@ namespace zero3::collective {
 
 /// target = source, rounded to `dtype` (bf16 or fp16).
 void narrow(void* target, DType dtype, const float* source, std::int64_t count);
+/// target = source, which is of `dtype` (bf16 or fp16).
+void widen(float* target, const void* source, DType dtype, std::int64_t count);
 
 /// accumulator = [accumulator +] contributions[0] + contributions[1] + …, each element rounded to
 /// `reduction.wire` before it is added. No overlap.
-void fold(float* accumulator, std::span<const float* const> contributions, std::int64_t count,
+void fold(float* accumulator, std::span<const void* const> contributions, std::int64_t count,
           Reduction reduction);
 
 /// target = contributions[0] + contributions[1] + …; `target` may be one of them. fp32, fp64, and

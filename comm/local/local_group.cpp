@@ -4,7 +4,7 @@
 #include <utility>
 
 #include <zero3/error.h>
-#include "in_place_communicator.h"
+#include "group_communicator.h"
 
 namespace zero3::local {
 LocalGroup::LocalGroup(std::shared_ptr<World> world, std::vector<int> members, std::string name)
@@ -69,7 +69,11 @@ void LocalGroup::work(const Call& call, int step) {
   lock.unlock();
   std::exception_ptr error;
   try {
-    call.steps[static_cast<std::size_t>(step)].run(slot.calls);
+    std::vector<const void*> sources;
+    for (const Call* peer : slot.calls) sources.push_back(peer->source);
+    const collective::Step& part = call.steps[static_cast<std::size_t>(step)];
+    run_in_place(part, call.rank, sources);
+    if (part.finish) part.finish(call);
   } catch (...) {
     error = std::current_exception();
   }
@@ -201,7 +205,7 @@ void LocalGroup::abort(int rank, std::string_view reason) noexcept {
 
 std::unique_ptr<Communicator> make_end(std::shared_ptr<LocalGroup> group, int rank) {
   if (group->size() == 1) return make_self_end(group->world(), group->members().front());
-  return std::make_unique<collective::InPlaceCommunicator>(std::move(group), rank);
+  return std::make_unique<collective::GroupCommunicator>(std::move(group), rank);
 }
 
 }  // namespace zero3::local

@@ -18,7 +18,6 @@
 namespace zero3::local {
 
 using collective::Call;
-using collective::Peers;
 using collective::text_of;
 using collective::text_of_ranks;
 

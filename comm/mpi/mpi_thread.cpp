@@ -62,9 +62,9 @@ void check_places(const Launch& launch, int rank, const Size& size) {
 }
 
 /// Rank 0's board, mapped by all. Throws CommError on every rank if one cannot.
-std::unique_ptr<node::Board> meet_at_board(int rank, int ranks) {
+std::unique_ptr<process::Board> meet_at_board(int rank, int ranks) {
   std::array<char, 64> path = {};
-  std::unique_ptr<node::Board> board;
+  std::unique_ptr<process::Board> board;
   std::string error;
   const auto attempt = [&](const auto& make) {
     try {
@@ -74,12 +74,12 @@ std::unique_ptr<node::Board> meet_at_board(int rank, int ranks) {
     }
   };
   if (rank == 0) {
-    attempt([&] { return std::make_unique<node::Board>(ranks); });
+    attempt([&] { return std::make_unique<process::Board>(ranks); });
     if (board) std::strncpy(path.data(), board->path().c_str(), path.size() - 1);
   }
   MPI_Bcast(path.data(), path.size(), MPI_CHAR, 0, MPI_COMM_WORLD);
   if (rank != 0 && path[0] != '\0') {
-    attempt([&] { return std::make_unique<node::Board>(path.data(), ranks); });
+    attempt([&] { return std::make_unique<process::Board>(path.data(), ranks); });
   }
   if (!holds_everywhere(board != nullptr)) {
     throw CommError(
@@ -137,8 +137,8 @@ void MpiThread::meet(const Launch& launch) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     const Size size = sizes();
     check_places(launch, rank_, size);
-    world_ = std::make_unique<node::NodeWorld>(meet_at_board(rank_, size.world), rank_,
-                                               options_.timeout);
+    world_ = std::make_unique<process::ProcessWorld>(meet_at_board(rank_, size.world), rank_,
+                                                     options_.timeout);
     // No rank looks for another's process before it is on the board.
     MPI_Barrier(MPI_COMM_WORLD);
   } catch (...) {
@@ -181,8 +181,9 @@ std::string mpi_library() {
 std::unique_ptr<Communicator> make_mpi_communicator(const Launch& launch,
                                                     const MpiOptions& options) {
   auto thread = std::make_shared<mpi::MpiThread>(launch, options);
-  node::NodeWorld* world = &thread->world();
-  return node::make_node_communicator(std::shared_ptr<node::NodeWorld>(std::move(thread), world));
+  process::ProcessWorld* world = &thread->world();
+  return process::make_process_communicator(
+      std::shared_ptr<process::ProcessWorld>(std::move(thread), world));
 }
 
 }  // namespace zero3

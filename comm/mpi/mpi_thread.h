@@ -6,7 +6,7 @@
 #include <thread>
 
 #include <zero3/mpi_world.h>
-#include "node/node_world.h"
+#include "process/process_world.h"
 
 namespace zero3::mpi {
 
@@ -21,7 +21,7 @@ class MpiThread {
   MpiThread& operator=(const MpiThread&) = delete;
 
   /// Valid until the destructor begins.
-  [[nodiscard]] node::NodeWorld& world() { return *world_; }
+  [[nodiscard]] process::ProcessWorld& world() { return *world_; }
 
  private:
   void run(const Launch& launch, std::promise<void>& ready);
@@ -31,7 +31,7 @@ class MpiThread {
 
   MpiOptions options_;
   int rank_ = 0;
-  std::unique_ptr<node::NodeWorld> world_;
+  std::unique_ptr<process::ProcessWorld> world_;
   std::atomic<bool> ending_ = false;
   std::thread thread_;
 };

@@ -1,4 +1,4 @@
-#include "node/board.h"
+#include "process/board.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include <zero3/error.h>
 
-namespace zero3::node {
+namespace zero3::process {
 namespace {
 
 collective::Header header_of(std::string label) {
@@ -88,4 +88,4 @@ TEST(Board, WhoSleepsOnASeatIsWokenThroughAnotherMapping) {
 }
 
 }  // namespace
-}  // namespace zero3::node
+}  // namespace zero3::process

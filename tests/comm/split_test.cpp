@@ -12,7 +12,9 @@ namespace zero3::test {
 namespace {
 
 class Split : public ::testing::TestWithParam<TestWorld> {};
-INSTANTIATE_TEST_SUITE_P(, Split, ::testing::Values(kThreads, stepped(1), stepped(2), kNode),
+INSTANTIATE_TEST_SUITE_P(, Split,
+                         ::testing::Values(kThreads, stepped(1), stepped(2), kProcesses, kMessages,
+                                           kPairs),
                          world_name);
 
 TEST_P(Split, RanksOfOneColorFormAGroupOrderedByKey) {

@@ -34,7 +34,9 @@ class WorldFailure : public ::testing::TestWithParam<TestWorld> {
     return messages;
   }
 };
-INSTANTIATE_TEST_SUITE_P(, WorldFailure, ::testing::Values(kThreads, stepped(1), stepped(2), kNode),
+INSTANTIATE_TEST_SUITE_P(, WorldFailure,
+                         ::testing::Values(kThreads, stepped(1), stepped(2), kProcesses, kMessages,
+                                           kPairs),
                          world_name);
 
 TEST_P(WorldFailure, AnotherOperationIsNamedOnEveryRank) {

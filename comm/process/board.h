@@ -12,7 +12,7 @@
 #include "header.h"
 
 /// What the ranks of one machine tell each other, in memory that their processes share.
-namespace zero3::node {
+namespace zero3::process {
 
 /// One rank's call of a collective, as its peers read it.
 struct Notice {
@@ -41,7 +41,7 @@ struct Notice {
 /// One rank's part in one communicator. Written by this rank alone.
 struct alignas(64) Seat {
   /// Counts what the rank has done in the channel, modulo 2^32, four for each collective: see
-  /// NodeGroup. Others sleep on it.
+  /// ProcessGroup. Others sleep on it.
   std::atomic<std::uint32_t> progress;
   enum : std::uint32_t { kSits, kLeft, kLeftByException };
   std::atomic<std::uint32_t> left;
@@ -65,8 +65,11 @@ class Board {
   Board& operator=(const Board&) = delete;
 
   [[nodiscard]] int ranks() const { return ranks_; }
-  /// For others of this machine to open, while the one that made it lives.
+  /// For others of this machine to open, while this one lives.
   [[nodiscard]] std::string path() const;
+  /// A number that no other board has: under a path may be another file, where processes do not
+  /// see the same ones.
+  [[nodiscard]] std::uint64_t nonce() const;
 
   [[nodiscard]] Seat& seat(int channel, int rank);
   /// The process that sits there; 0: none yet.
@@ -74,8 +77,8 @@ class Board {
   /// Set by a rank that ends in peace: its death is none.
   [[nodiscard]] std::atomic<std::uint32_t>& gone(int rank);
 
-  /// Keeps the first.
-  void fail(const collective::Failure& failure) noexcept;
+  /// Keeps the first; whether this is it.
+  bool fail(const collective::Failure& failure) noexcept;
   [[nodiscard]] bool failed() const;
   [[nodiscard]] std::optional<collective::Failure> failure() const;
 
@@ -94,4 +97,4 @@ void sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t seen,
 /// Wakes everybody who sleeps on the word, in all processes.
 void wake(std::atomic<std::uint32_t>& word);
 
-}  // namespace zero3::node
+}  // namespace zero3::process

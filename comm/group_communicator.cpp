@@ -1,7 +1,6 @@
-#include "in_place_communicator.h"
+#include "group_communicator.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <string>
 #include <utility>
@@ -14,17 +13,10 @@ namespace {
 
 using internal::native_data;
 using internal::Output;
+using Parts = std::span<const void* const>;
 
 std::byte* bytes_at(const TensorView& view) {
   return static_cast<std::byte*>(native_data(view));
-}
-
-const std::byte* source_of(const Call* peer) {
-  return static_cast<const std::byte*>(peer->source);
-}
-
-void copy_bytes(std::byte* target, const std::byte* source, std::int64_t bytes) {
-  if (bytes > 0) std::memcpy(target, source, static_cast<std::size_t>(bytes));
 }
 
 /// `bytes` at `data` except [begin, end), as outputs.
@@ -44,28 +36,27 @@ std::string task_name(std::string_view operation, std::string_view label) {
   return concat(operation, ' ', label);
 }
 
-/// Elements [begin, end) of `count` that rank `rank` sums for all.
-struct Segment {
-  Segment(std::int64_t count, int rank, int world_size)
-      : begin(std::min(count, div_ceil(count, world_size) * rank)),
-        end(std::min(count, begin + div_ceil(count, world_size))) {}
-  std::int64_t begin, end;
-};
+/// Of `count` elements, those that rank `rank` sums for all.
+Range segment(std::int64_t count, int rank, int world_size) {
+  const std::int64_t most = div_ceil(count, world_size);
+  const std::int64_t begin = std::min(count, most * rank);
+  return {begin, std::min(most, count - begin)};
+}
 
 }  // namespace
 
-InPlaceCommunicator::InPlaceCommunicator(std::shared_ptr<Group> group, int rank)
+GroupCommunicator::GroupCommunicator(std::shared_ptr<Group> group, int rank)
     : group_(std::move(group)), rank_(rank), exceptions_at_start_(std::uncaught_exceptions()) {}
 
-InPlaceCommunicator::~InPlaceCommunicator() {
+GroupCommunicator::~GroupCommunicator() {
   group_->end(rank_, issued_, std::uncaught_exceptions() > exceptions_at_start_);
 }
 
-Caller InPlaceCommunicator::caller(std::string_view label) const {
+Caller GroupCommunicator::caller(std::string_view label) const {
   return {.rank = rank_, .world_size = world_size(), .label = label};
 }
 
-Call InPlaceCommunicator::new_call(Header header, const void* source) const {
+Call GroupCommunicator::new_call(Header header, const void* source) const {
   return {.group = group_,
           .rank = rank_,
           .sequence = issued_,
@@ -73,7 +64,7 @@ Call InPlaceCommunicator::new_call(Header header, const void* source) const {
           .source = source};
 }
 
-void InPlaceCommunicator::issue(Call call_value, Stream& stream) {
+void GroupCommunicator::issue(Call call_value, Stream& stream) {
   const auto call = std::make_shared<Call>(std::move(call_value));
   const auto gate = [&](int level) { return std::make_shared<LevelGate>(call, level); };
   const auto skipped = [call](const std::exception_ptr& error) { call->group->skip(*call, error); };
@@ -103,8 +94,8 @@ void InPlaceCommunicator::issue(Call call_value, Stream& stream) {
                              .silent = true});
 }
 
-void InPlaceCommunicator::all_gather(TensorView full, TensorView shard, std::string_view label,
-                                     Stream& stream) {
+void GroupCommunicator::all_gather(TensorView full, TensorView shard, std::string_view label,
+                                   Stream& stream) {
   check_all_gather(full, shard, caller(label));
   const auto op = CollectiveOp::kAllGather;
   std::byte* const target = bytes_at(full);
@@ -112,39 +103,31 @@ void InPlaceCommunicator::all_gather(TensorView full, TensorView shard, std::str
   const std::int64_t own = part * rank_;
   const bool in_place = !shard.empty() && shard.dtype() == full.dtype() &&
                         same_place(full.slice(shard.size() * rank_, shard.size()), shard);
-
   Call call = new_call({.operation = name_of(op),
                         .label = std::string(label),
                         .bytes = full.bytes(),
                         .dtype = full.dtype(),
                         .source_dtype = shard.dtype()},
                        native_data(shard));
-  const auto run = [=, dtype = full.dtype(), same = shard.dtype() == full.dtype(),
-                    count = shard.count(), rank = rank_](Peers peers) {
-    std::byte* out = target;
-    for (const Call* peer : peers) {
-      if (!same) {
-        narrow(out, dtype, static_cast<const float*>(peer->source), count);
-      } else if (!in_place || peer->rank != rank) {
-        copy_bytes(out, source_of(peer), part);
-      }
-      out += part;
-    }
-  };
   call.steps = {{.name = task_name(name_of(op), label),
                  .outputs = in_place ? outputs_around(target, full.bytes().count(), own, own + part)
                                      : outputs_of(target, full.bytes().count()),
-                 .run = run}};
+                 .dtype = shard.dtype(),
+                 .wire = full.dtype(),
+                 .range =
+                     [count = shard.count()](int, int) {
+                       return Range{0, count};
+                     },
+                 .place = [=](int owner) { return target + part * owner; }}};
   issue(std::move(call), stream);
   collective::count(counters_, op, Bytes(part * (world_size() - 1)));
 }
 
-void InPlaceCommunicator::reduce_scatter(TensorView accumulator, TensorView full,
-                                         Reduction reduction, std::string_view label,
-                                         Stream& stream) {
+void GroupCommunicator::reduce_scatter(TensorView accumulator, TensorView full, Reduction reduction,
+                                       std::string_view label, Stream& stream) {
   check_reduce_scatter(accumulator, full, reduction, caller(label));
   const auto op = CollectiveOp::kReduceScatter;
-  std::byte* const target = bytes_at(accumulator);
+  auto* const target = reinterpret_cast<float*>(bytes_at(accumulator));
   Call call = new_call({.operation = name_of(op),
                         .label = std::string(label),
                         .bytes = full.bytes(),
@@ -152,89 +135,93 @@ void InPlaceCommunicator::reduce_scatter(TensorView accumulator, TensorView full
                         .source_dtype = reduction.wire,
                         .into = reduction.into},
                        native_data(full));
-  const auto run = [target, reduction, count = accumulator.count(), rank = rank_](Peers peers) {
-    std::vector<const float*> contributions;
-    for (const Call* peer : peers) {
-      contributions.push_back(static_cast<const float*>(peer->source) + rank * count);
-    }
-    fold(reinterpret_cast<float*>(target), contributions, count, reduction);
-  };
-  const bool replaces = reduction.into == Into::kReplace;
+  const std::int64_t replaced = reduction.into == Into::kReplace ? accumulator.bytes().count() : 0;
   call.steps = {{.name = task_name(name_of(op), label),
-                 .outputs = outputs_of(target, replaces ? accumulator.bytes().count() : 0),
-                 .run = run}};
+                 .outputs = outputs_of(bytes_at(accumulator), replaced),
+                 .dtype = DType::kF32,
+                 .wire = reduction.wire,
+                 .range =
+                     [count = accumulator.count()](int reader, int) {
+                       return Range{reader * count, count};
+                     },
+                 .fold =
+                     [target, reduction](Parts parts, std::int64_t begin, std::int64_t count) {
+                       collective::fold(target + begin, parts, count, reduction);
+                     }}};
   issue(std::move(call), stream);
   collective::count(counters_, op,
                     bytes_of(accumulator.size(), reduction.wire) * (world_size() - 1));
 }
 
-void InPlaceCommunicator::all_reduce(TensorView values, std::string_view label, Stream& stream) {
+void GroupCommunicator::all_reduce(TensorView values, std::string_view label, Stream& stream) {
   check_all_reduce(values, caller(label));
   const auto op = CollectiveOp::kAllReduce;
   std::byte* const data = bytes_at(values);
-  const std::int64_t count = values.count();
-  const std::int64_t size = size_of(values.dtype());
-  const Segment own(count, rank_, world_size());
+  const DType dtype = values.dtype();
+  const std::int64_t size = size_of(dtype);
+  const auto segment_of = [count = values.count(), ranks = world_size()](int rank) {
+    return segment(count, rank, ranks);
+  };
+  const Range own = segment_of(rank_);
+  std::byte* const own_data = data + own.begin * size;
   Call call = new_call({.operation = name_of(op),
                         .label = std::string(label),
                         .bytes = values.bytes(),
-                        .dtype = values.dtype()},
+                        .dtype = dtype},
                        data);
   // Segment r of rank r is read and overwritten by rank r alone until all are done with the sums;
   // then rank r's segment r is only read, and the others' segment r only written, by its owner.
-  const auto sum_own = [data, own, size, dtype = values.dtype()](Peers peers) {
-    if (own.begin == own.end) return;
-    std::vector<const void*> contributions;
-    for (const Call* peer : peers) contributions.push_back(source_of(peer) + own.begin * size);
-    sum(data + own.begin * size, contributions, own.end - own.begin, dtype);
-  };
-  const auto collect = [data, count, size, rank = rank_](Peers peers) {
-    for (const Call* peer : peers) {
-      const Segment segment(count, peer->rank, static_cast<int>(peers.size()));
-      const std::int64_t begin = segment.begin * size;
-      if (peer->rank == rank || segment.begin == segment.end) continue;
-      copy_bytes(data + begin, source_of(peer) + begin, segment.end * size - begin);
-    }
-  };
   call.steps = {
-      {.name = task_name("all_reduce (sum)", label), .outputs = {}, .run = sum_own},
+      {.name = task_name("all_reduce (sum)", label),
+       .dtype = dtype,
+       .wire = dtype,
+       .range = [segment_of](int reader, int) { return segment_of(reader); },
+       .fold = [=](Parts parts, std::int64_t begin,
+                   std::int64_t count) { sum(own_data + begin * size, parts, count, dtype); }},
       {.name = task_name("all_reduce (collect)", label),
-       .outputs = outputs_around(data, values.bytes().count(), own.begin * size, own.end * size),
-       .run = collect}};
+       .outputs = outputs_around(data, values.bytes().count(), own.begin * size,
+                                 (own.begin + own.count) * size),
+       .dtype = dtype,
+       .wire = dtype,
+       .range = [segment_of](int reader,
+                             int owner) { return reader == owner ? Range{} : segment_of(owner); },
+       .place = [=](int owner) { return data + segment_of(owner).begin * size; }}};
   issue(std::move(call), stream);
-  collective::count(counters_, op, values.bytes() * (world_size() - 1));
+  const std::int64_t received = own.count * (world_size() - 1) + values.count() - own.count;
+  collective::count(counters_, op, Bytes(received * size));
 }
 
-void InPlaceCommunicator::all_to_all(TensorView out, TensorView in, std::string_view label,
-                                     Stream& stream) {
+void GroupCommunicator::all_to_all(TensorView out, TensorView in, std::string_view label,
+                                   Stream& stream) {
   check_all_to_all(out, in, caller(label));
   const auto op = CollectiveOp::kAllToAll;
   std::byte* const target = bytes_at(out);
-  const std::int64_t part = in.bytes().count() / world_size();
+  const std::int64_t count = in.count() / world_size();
+  const std::int64_t part = count * size_of(in.dtype());
   Call call = new_call({.operation = name_of(op),
                         .label = std::string(label),
                         .bytes = in.bytes(),
                         .dtype = in.dtype()},
                        native_data(in));
-  const auto run = [target, part, rank = rank_](Peers peers) {
-    if (part == 0) return;
-    for (const Call* peer : peers) {
-      copy_bytes(target + part * peer->rank, source_of(peer) + part * rank, part);
-    }
-  };
   call.steps = {{.name = task_name(name_of(op), label),
                  .outputs = outputs_of(target, out.bytes().count()),
-                 .run = run}};
+                 .dtype = in.dtype(),
+                 .wire = in.dtype(),
+                 .range =
+                     [count](int reader, int) {
+                       return Range{count * reader, count};
+                     },
+                 .place = [=](int owner) { return target + part * owner; }}};
   issue(std::move(call), stream);
   collective::count(counters_, op, Bytes(part * (world_size() - 1)));
 }
 
-void InPlaceCommunicator::broadcast(TensorView values, int root, std::string_view label,
-                                    Stream& stream) {
+void GroupCommunicator::broadcast(TensorView values, int root, std::string_view label,
+                                  Stream& stream) {
   check_broadcast(values, root, caller(label));
   const auto op = CollectiveOp::kBroadcast;
   std::byte* const data = bytes_at(values);
-  const std::int64_t bytes = rank_ == root ? 0 : values.bytes().count();
+  const std::int64_t received = rank_ == root ? 0 : values.bytes().count();
   Call call = new_call({.operation = name_of(op),
                         .label = std::string(label),
                         .bytes = values.bytes(),
@@ -242,35 +229,37 @@ void InPlaceCommunicator::broadcast(TensorView values, int root, std::string_vie
                         .root = root},
                        data);
   call.steps = {{.name = task_name(name_of(op), label),
-                 .outputs = outputs_of(data, bytes),
-                 .run = [data, bytes, root](Peers peers) {
-                   copy_bytes(data, source_of(peers[static_cast<std::size_t>(root)]), bytes);
-                 }}};
+                 .outputs = outputs_of(data, received),
+                 .dtype = values.dtype(),
+                 .wire = values.dtype(),
+                 .range =
+                     [root, count = values.count()](int reader, int owner) {
+                       return owner == root && reader != root ? Range{0, count} : Range{};
+                     },
+                 .place = [data](int) { return data; }}};
   issue(std::move(call), stream);
-  collective::count(counters_, op, Bytes(bytes));
+  collective::count(counters_, op, Bytes(received));
 }
 
-void InPlaceCommunicator::barrier(std::string_view label, Stream& stream) {
+void GroupCommunicator::barrier(std::string_view label, Stream& stream) {
   issue(new_call({.operation = name_of(CollectiveOp::kBarrier), .label = std::string(label)}),
         stream);
   collective::count(counters_, CollectiveOp::kBarrier, Bytes(0));
 }
 
-std::unique_ptr<Communicator> InPlaceCommunicator::split(int color, int key, Stream& stream) {
+std::unique_ptr<Communicator> GroupCommunicator::split(int color, int key, Stream& stream) {
   const auto child = std::make_shared<std::unique_ptr<Communicator>>();
   Call call = new_call({.operation = "split"});
   call.color = color;
   call.key = key;
-  call.steps = {{.name = "split", .outputs = {}, .run = [child, rank = rank_](Peers peers) {
-                   const Call& own = *peers[static_cast<std::size_t>(rank)];
-                   *child = own.group->child(own);
-                 }}};
+  call.steps = {
+      {.name = "split", .finish = [child](const Call& own) { *child = own.group->child(own); }}};
   issue(std::move(call), stream);
   stream.synchronize();
   return std::move(*child);
 }
 
-void InPlaceCommunicator::abort(std::string_view reason) noexcept {
+void GroupCommunicator::abort(std::string_view reason) noexcept {
   group_->abort(rank_, reason);
 }
 

@@ -1,4 +1,4 @@
-#include "node/board.h"
+#include "process/board.h"
 
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -11,10 +11,11 @@
 #include <climits>
 #include <cstring>
 #include <ctime>
+#include <random>
 
 #include <zero3/error.h>
 
-namespace zero3::node {
+namespace zero3::process {
 namespace {
 
 constexpr std::uint8_t kSplit = kCollectiveOpCount;
@@ -71,6 +72,7 @@ struct Board::Layout {
     std::atomic<std::uint32_t> gone;
   };
 
+  std::uint64_t nonce;
   std::atomic<std::uint32_t> state;
   std::int32_t culprit;
   std::uint32_t names_operation;
@@ -97,6 +99,8 @@ Board::Board(int ranks) : ranks_(ranks) {
     throw CommError(concat("no memory to share between ranks: ", std::strerror(errno)));
   }
   map(file);
+  std::random_device random;
+  Layout::of(data_).nonce = (std::uint64_t{random()} << 32) | random();
 }
 
 Board::Board(const std::string& path, int ranks) : ranks_(ranks) {
@@ -126,6 +130,10 @@ std::string Board::path() const {
   return concat("/proc/", getpid(), "/fd/", descriptor_);
 }
 
+std::uint64_t Board::nonce() const {
+  return Layout::of(data_).nonce;
+}
+
 Seat& Board::seat(int channel, int rank) {
   auto* seats = reinterpret_cast<Seat*>(data_ + Layout::seats_at(ranks_));
   return seats[channel * ranks_ + rank];
@@ -139,10 +147,10 @@ std::atomic<std::uint32_t>& Board::gone(int rank) {
   return Layout::process(data_, rank).gone;
 }
 
-void Board::fail(const collective::Failure& failure) noexcept {
+bool Board::fail(const collective::Failure& failure) noexcept {
   Layout& layout = Layout::of(data_);
   std::uint32_t expected = Layout::kFine;
-  if (!layout.state.compare_exchange_strong(expected, Layout::kFailing)) return;
+  if (!layout.state.compare_exchange_strong(expected, Layout::kFailing)) return false;
   layout.culprit = failure.culprit;
   layout.names_operation = failure.names_operation ? 1 : 0;
   const std::size_t kept = std::min(failure.message.size(), kMessageBytes - 1);
@@ -150,6 +158,7 @@ void Board::fail(const collective::Failure& failure) noexcept {
   layout.message[kept] = '\0';
   layout.state.store(Layout::kFailed, std::memory_order_release);
   wake(layout.state);
+  return true;
 }
 
 bool Board::failed() const {
@@ -185,4 +194,4 @@ void wake(std::atomic<std::uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-}  // namespace zero3::node
+}  // namespace zero3::process

@@ -1,4 +1,4 @@
-#include "node/node_group.h"
+#include "process/process_group.h"
 
 #include <algorithm>
 #include <iterator>
@@ -7,9 +7,9 @@
 #include <utility>
 
 #include <zero3/internal/shared_place.h>
-#include "in_place_communicator.h"
+#include "group_communicator.h"
 
-namespace zero3::node {
+namespace zero3::process {
 namespace {
 
 using collective::Failure;
@@ -21,41 +21,60 @@ constexpr std::uint32_t base(std::int64_t sequence) {
   return static_cast<std::uint32_t>(sequence * 4);
 }
 
+/// Letters are looked for often as long as it lives.
+class Expecting {
+ public:
+  explicit Expecting(Messages* messages) : messages_(messages) {
+    if (messages_ != nullptr) messages_->expect(1);
+  }
+  ~Expecting() {
+    if (messages_ != nullptr) messages_->expect(-1);
+  }
+  Expecting(const Expecting&) = delete;
+  Expecting& operator=(const Expecting&) = delete;
+
+ private:
+  Messages* messages_;
+};
+
 }  // namespace
 
-NodeGroup::NodeGroup(std::shared_ptr<NodeWorld> world, int channel, std::vector<int> members,
-                     int rank, std::string name)
+ProcessGroup::ProcessGroup(std::shared_ptr<ProcessWorld> world, int channel,
+                           std::vector<int> members, int rank, std::string name)
     : Group(std::move(members), std::move(name)),
       world_(std::move(world)),
       channel_(channel),
       rank_(rank) {
   for (int peer = 0; peer < size(); ++peer) {
-    peers_.push_back({.group = nullptr, .rank = peer, .sequence = 0, .header = {}});
+    if (world_->is_far(in_world(peer))) far_.push_back(peer);
   }
-  for (const Call& peer : peers_) views_.push_back(&peer);
+  if (far_.empty()) return;
+  exchange_ =
+      std::make_unique<Exchange>(*world_->messages(), channel_, this->members(), rank_, far_);
 }
 
-Seat& NodeGroup::seat(int rank) const {
-  return world_->board().seat(channel_, in_world(rank));
+Seat& ProcessGroup::seat(int rank) const {
+  return world_->seat(channel_, in_world(rank));
 }
 
-const Notice& NodeGroup::notice_of(int rank, const Call& call) const {
+const Notice& ProcessGroup::notice_of(int rank, const Call& call) const {
   return seat(rank).notices[call.sequence % 2];
 }
 
-void NodeGroup::advance(const Call& call, std::uint32_t done) {
+void ProcessGroup::advance(const Call& call, std::uint32_t done) {
   Seat& own = seat(rank_);
   own.progress.store(base(call.sequence) + done, std::memory_order_release);
   wake(own.progress);
 }
 
-bool NodeGroup::reached(int rank, const Call& call, int level) const {
+bool ProcessGroup::reached(int rank, const Call& call, int level) const {
+  if (level > 0 && world_->is_far(in_world(rank))) level = 0;
   const std::uint32_t progress = seat(rank).progress.load(std::memory_order_acquire);
   const std::uint32_t needed = base(call.sequence) + static_cast<std::uint32_t>(level + 1);
   return static_cast<std::int32_t>(progress - needed) >= 0;
 }
 
-void NodeGroup::arrive(const Call& call) {
+void ProcessGroup::arrive(const Call& call) {
   throw_if_failed(call);
   Notice& notice = seat(rank_).notices[call.sequence % 2];
   notice.set(call.header);
@@ -63,7 +82,8 @@ void NodeGroup::arrive(const Call& call) {
   notice.color = call.color;
   notice.key = call.key;
   notice.next_channel = world_->next_channel;
-  if (call.source != nullptr && call.header.bytes.count() > 0) {
+  const bool read_in_place = static_cast<int>(far_.size()) + 1 < size();
+  if (read_in_place && call.source != nullptr && call.header.bytes.count() > 0) {
     const auto place = internal::shared_place(call.source);
     if (!place) {
       fail(call, {.message = concat(full_name(call), ": the memory of rank ", in_world(rank_),
@@ -78,47 +98,71 @@ void NodeGroup::arrive(const Call& call) {
     notice.offset = place->offset;
   }
   advance(call, 1);
+  for (const int rank : far_) {
+    world_->tell(in_world(rank), {.kind = Letter::Kind::kArrived,
+                                  .channel = channel_,
+                                  .progress = base(call.sequence) + 1,
+                                  .notice = notice});
+  }
 }
 
-void NodeGroup::work(const Call& call, int step) {
+void ProcessGroup::work(const Call& call, int step) {
   throw_if_failed(call);
+  const collective::Step& part = call.steps[static_cast<std::size_t>(step)];
   try {
-    for (Call& peer : peers_) {
-      const Notice& notice = notice_of(peer.rank, call);
-      peer.color = notice.color;
-      peer.key = notice.key;
-      peer.source = nullptr;
-      if (peer.rank == rank_) {
-        peer.source = call.source;
-      } else if (notice.file != 0) {
-        peer.source = world_->memory_of(in_world(peer.rank), notice);
-      }
+    find_sources(call);
+    if (exchange_) {
+      exchange_->run(part, sources_,
+                     [&](Transfer& transfer) { await_transfer(call, step, transfer); });
+    } else {
+      run_in_place(part, rank_, sources_);
     }
-    peers_[static_cast<std::size_t>(rank_)].group = call.group;
-    peers_[static_cast<std::size_t>(rank_)].sequence = call.sequence;
-    call.steps[static_cast<std::size_t>(step)].run(views_);
+    if (part.finish) part.finish(call);
   } catch (...) {
-    world_->board().fail(step_failed(call, std::current_exception()));
-    peers_[static_cast<std::size_t>(rank_)].group = nullptr;
+    world_->fail(step_failed(call, std::current_exception()));
+    if (exchange_) exchange_->give_up();
     throw;
   }
-  peers_[static_cast<std::size_t>(rank_)].group = nullptr;
   advance(call, static_cast<std::uint32_t>(step) + 2);
 }
 
-void NodeGroup::depart(const Call& call) {
+void ProcessGroup::find_sources(const Call& call) {
+  sources_.assign(members().size(), nullptr);
+  for (int rank = 0; rank < size(); ++rank) {
+    const Notice& notice = notice_of(rank, call);
+    if (rank == rank_) {
+      sources_[static_cast<std::size_t>(rank)] = call.source;
+    } else if (!world_->is_far(in_world(rank)) && notice.file != 0) {
+      sources_[static_cast<std::size_t>(rank)] = world_->memory_of(in_world(rank), notice);
+    }
+  }
+}
+
+void ProcessGroup::await_transfer(const Call& call, int step, Transfer& transfer) {
+  const auto deadline = std::chrono::steady_clock::now() + world_->timeout();
+  while (transfer.open()) {
+    throw_if_failed(call);
+    if (std::chrono::steady_clock::now() >= deadline) {
+      fail(call, too_late(call, step + 1, transfer.missing(), world_->timeout()));
+    }
+    transfer.sleep(kSlice);
+  }
+  if (!transfer.complete()) throw_if_failed(call);
+}
+
+void ProcessGroup::depart(const Call& call) {
   advance(call, 4);
 }
 
-void NodeGroup::skip(const Call& call, const std::exception_ptr& error) noexcept {
+void ProcessGroup::skip(const Call& call, const std::exception_ptr& error) noexcept {
   try {
-    world_->board().fail(stream_failed(call, error));
+    world_->fail(stream_failed(call, error));
   } catch (...) {
     world_->abort(in_world(rank_), "its stream has failed");
   }
 }
 
-bool NodeGroup::passed(const Call& call, int level) {
+bool ProcessGroup::passed(const Call& call, int level) {
   if (level == kTurn) {
     if (reached(rank_, call, -1)) return true;
   } else if (absent_from(call, level).empty()) {
@@ -129,7 +173,8 @@ bool NodeGroup::passed(const Call& call, int level) {
   return false;
 }
 
-void NodeGroup::await(const Call& call, int level) {
+void ProcessGroup::await(const Call& call, int level) {
+  const Expecting expecting(far_.empty() || level != 0 ? nullptr : world_->messages());
   const auto deadline = std::chrono::steady_clock::now() + world_->timeout();
   const auto wait_for = [&](int rank) {
     Seat& peer = seat(rank);
@@ -157,7 +202,7 @@ void NodeGroup::await(const Call& call, int level) {
   if (level == 0) check_agreement(call);
 }
 
-void NodeGroup::check_agreement(const Call& call) {
+void ProcessGroup::check_agreement(const Call& call) {
   if (agreed_ > call.sequence) return;
   // The first rank that differs from rank 0 names itself, so that all ranks say the same.
   const Notice& first = notice_of(0, call);
@@ -175,7 +220,7 @@ void NodeGroup::check_agreement(const Call& call) {
   agreed_ = call.sequence + 1;
 }
 
-void NodeGroup::check_left(const Call& call, int rank) {
+void ProcessGroup::check_left(const Call& call, int rank) {
   const Seat& peer = seat(rank);
   const std::uint32_t left = peer.left.load(std::memory_order_acquire);
   if (left == Seat::kSits || peer.issued > call.sequence) return;
@@ -186,17 +231,17 @@ void NodeGroup::check_left(const Call& call, int rank) {
   fail(call, ended(rank, peer.issued, left == Seat::kLeftByException, waiting, call));
 }
 
-void NodeGroup::throw_if_failed(const Call& call) {
+void ProcessGroup::throw_if_failed(const Call& call) {
   if (!world_->board().failed()) return;
   throw error(call, *world_->board().failure());
 }
 
-void NodeGroup::fail(const Call& call, const Failure& failure) {
-  world_->board().fail(failure);
+void ProcessGroup::fail(const Call& call, const Failure& failure) {
+  world_->fail(failure);
   throw error(call, *world_->board().failure());
 }
 
-std::vector<int> NodeGroup::absent_from(const Call& call, int level) const {
+std::vector<int> ProcessGroup::absent_from(const Call& call, int level) const {
   std::vector<int> absent;
   for (int rank = 0; rank < size(); ++rank) {
     if (!reached(rank, call, level)) absent.push_back(in_world(rank));
@@ -204,12 +249,12 @@ std::vector<int> NodeGroup::absent_from(const Call& call, int level) const {
   return absent;
 }
 
-std::string NodeGroup::describe(const Call& call, int level) {
+std::string ProcessGroup::describe(const Call& call, int level) {
   if (level == kTurn) return description(call, level, {});
   return description(call, level, absent_from(call, level));
 }
 
-std::unique_ptr<Communicator> NodeGroup::child(const Call& call) {
+std::unique_ptr<Communicator> ProcessGroup::child(const Call& call) {
   std::vector<std::pair<int, int>> ordered;  // (key, rank)
   std::set<int> colors;
   int first_channel = 0;
@@ -233,27 +278,38 @@ std::unique_ptr<Communicator> NodeGroup::child(const Call& call) {
   }
   std::string name =
       concat("communicator ", channel, " (", collective::text_of_ranks(members), ")");
-  return std::make_unique<collective::InPlaceCommunicator>(
-      std::make_shared<NodeGroup>(world_, channel, std::move(members), own, std::move(name)), own);
+  return std::make_unique<collective::GroupCommunicator>(
+      std::make_shared<ProcessGroup>(world_, channel, std::move(members), own, std::move(name)),
+      own);
 }
 
-void NodeGroup::end(int, std::int64_t issued, bool by_exception) noexcept {
+void ProcessGroup::end(int, std::int64_t issued, bool by_exception) noexcept {
   Seat& own = seat(rank_);
   own.issued = issued;
-  own.left.store(by_exception ? Seat::kLeftByException : Seat::kLeft, std::memory_order_release);
+  const std::uint32_t left = by_exception ? Seat::kLeftByException : Seat::kLeft;
+  own.left.store(left, std::memory_order_release);
   wake(own.progress);
+  try {
+    for (const int rank : far_) {
+      world_->tell(
+          in_world(rank),
+          {.kind = Letter::Kind::kLeft, .channel = channel_, .left = left, .issued = issued});
+    }
+  } catch (...) {
+    // No memory for a letter: who waits for this rank has a timeout.
+  }
 }
 
-void NodeGroup::abort(int rank, std::string_view reason) noexcept {
+void ProcessGroup::abort(int rank, std::string_view reason) noexcept {
   world_->abort(in_world(rank), reason);
 }
 
-std::unique_ptr<Communicator> make_node_communicator(std::shared_ptr<NodeWorld> world) {
+std::unique_ptr<Communicator> make_process_communicator(std::shared_ptr<ProcessWorld> world) {
   std::vector<int> members(static_cast<std::size_t>(world->size()));
   std::iota(members.begin(), members.end(), 0);
   const int rank = world->rank();
-  return std::make_unique<collective::InPlaceCommunicator>(
-      std::make_shared<NodeGroup>(std::move(world), 0, std::move(members), rank, ""), rank);
+  return std::make_unique<collective::GroupCommunicator>(
+      std::make_shared<ProcessGroup>(std::move(world), 0, std::move(members), rank, ""), rank);
 }
 
-}  // namespace zero3::node
+}  // namespace zero3::process

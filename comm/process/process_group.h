@@ -9,22 +9,25 @@
 #include <vector>
 
 #include "group.h"
-#include "node/node_world.h"
+#include "process/exchange.h"
+#include "process/process_world.h"
 
-namespace zero3::node {
+namespace zero3::process {
 
 using collective::Call;
 
-/// Ranks that are processes of one machine and map each other's memory ([Note: levels] in
-/// group.h); for the tasks of one rank.
+/// Ranks that are processes ([Note: levels] in group.h); for the tasks of one rank.
+///
+/// Memory of near ranks is read in place. What far ranks read is sent to them within the step, so
+/// they have passed all levels but the first as soon as they have arrived.
 ///
 /// A seat's progress is 4 · sequence + what the rank has done of that collective: 1 it has arrived,
 /// 2 and 3 it has done the first and the second step, 4 it has departed. A rank has passed a level
 /// of its own account; nobody else keeps one.
-class NodeGroup final : public collective::Group {
+class ProcessGroup final : public collective::Group {
  public:
-  NodeGroup(std::shared_ptr<NodeWorld> world, int channel, std::vector<int> members, int rank,
-            std::string name);
+  ProcessGroup(std::shared_ptr<ProcessWorld> world, int channel, std::vector<int> members, int rank,
+               std::string name);
 
   void arrive(const Call& call) override;
   void work(const Call& call, int step) override;
@@ -44,17 +47,21 @@ class NodeGroup final : public collective::Group {
   /// Whether rank `rank` of the group has got as far as the level.
   [[nodiscard]] bool reached(int rank, const Call& call, int level) const;
   [[nodiscard]] std::vector<int> absent_from(const Call& call, int level) const;
+  void find_sources(const Call& call);
+  /// Returns when the transfer is complete.
+  void await_transfer(const Call& call, int step, Transfer& transfer);
   void check_agreement(const Call& call);
   void check_left(const Call& call, int rank);
   void throw_if_failed(const Call& call);
   [[noreturn]] void fail(const Call& call, const collective::Failure& failure);
 
-  std::shared_ptr<NodeWorld> world_;
+  std::shared_ptr<ProcessWorld> world_;
   int channel_;
   int rank_;
-  std::vector<Call> peers_;  ///< of the call whose step runs: source, color and key
-  std::vector<const Call*> views_;
-  std::int64_t agreed_ = 0;  ///< collectives in which all headers were found equal
+  std::vector<int> far_;                ///< ranks of this group
+  std::unique_ptr<Exchange> exchange_;  ///< null: all are near
+  std::vector<const void*> sources_;    ///< of the call whose step runs, by rank
+  std::int64_t agreed_ = 0;             ///< collectives in which all headers were found equal
 };
 
-}  // namespace zero3::node
+}  // namespace zero3::process

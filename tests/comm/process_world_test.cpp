@@ -1,4 +1,4 @@
-#include "node/node_world.h"
+#include "process/process_world.h"
 
 #include <gtest/gtest.h>
 
@@ -27,14 +27,14 @@ class TwoProcesses {
       : board_(2), child_(fork()) {
     if (child_ == 0) {
       try {
-        Rank rank(end(1, timeout), options_of(kNode), nullptr);
+        Rank rank(end(1, timeout), options_of(kProcesses), nullptr);
         peer(rank);
         pause();
       } catch (...) {
       }
       _exit(1);
     }
-    own_.emplace(end(0, timeout), options_of(kNode), nullptr);
+    own_.emplace(end(0, timeout), options_of(kProcesses), nullptr);
   }
   ~TwoProcesses() {
     kill(child_, SIGKILL);
@@ -49,10 +49,10 @@ class TwoProcesses {
 
  private:
   std::unique_ptr<Communicator> end(int rank, std::chrono::milliseconds timeout) {
-    return node::make_node_communicator(std::make_shared<node::NodeWorld>(
-        std::make_unique<node::Board>(board_.path(), 2), rank, timeout));
+    return process::make_process_communicator(std::make_shared<process::ProcessWorld>(
+        std::make_unique<process::Board>(board_.path(), 2), rank, timeout));
   }
-  node::Board board_;
+  process::Board board_;
   pid_t child_;
   std::optional<Rank> own_;
 };
@@ -73,12 +73,12 @@ std::string error_of_gathers(TwoProcesses& processes, int times) {
   return message_of<CommError>([&] { gather(processes.own(), times); });
 }
 
-TEST(NodeWorld, ProcessesReadEachOther) {
+TEST(ProcessWorld, ProcessesReadEachOther) {
   TwoProcesses processes(60s, [](Rank& rank) { gather(rank, 50); });
   gather(processes.own(), 50);
 }
 
-TEST(NodeWorld, ARankThatIsKilledIsNamedAtOnce) {
+TEST(ProcessWorld, ARankThatIsKilledIsNamedAtOnce) {
   TwoProcesses processes(60s, [](Rank& rank) { gather(rank, 3); });
   gather(processes.own(), 3);
   processes.send(SIGKILL);
@@ -89,7 +89,7 @@ TEST(NodeWorld, ARankThatIsKilledIsNamedAtOnce) {
   EXPECT_LT(Clock::now() - begin, 2s);
 }
 
-TEST(NodeWorld, SoIsOneThatExitsInTheMiddle) {
+TEST(ProcessWorld, SoIsOneThatExitsInTheMiddle) {
   TwoProcesses processes(60s, [](Rank& rank) {
     gather(rank, 2);
     _exit(0);
@@ -97,7 +97,7 @@ TEST(NodeWorld, SoIsOneThatExitsInTheMiddle) {
   EXPECT_TRUE(contains(error_of_gathers(processes, 3), {"collective #3", "rank 1 has died"}));
 }
 
-TEST(NodeWorld, AStoppedRankIsNamedAfterTheTimeout) {
+TEST(ProcessWorld, AStoppedRankIsNamedAfterTheTimeout) {
   TwoProcesses processes(300ms, [](Rank& rank) { gather(rank, 1); });
   gather(processes.own(), 1);
   processes.send(SIGSTOP);
@@ -107,7 +107,7 @@ TEST(NodeWorld, AStoppedRankIsNamedAfterTheTimeout) {
                         processes.child() + " is stopped)"}));
 }
 
-TEST(NodeWorld, AnExceptionOfARankIsTheErrorOfTheOther) {
+TEST(ProcessWorld, AnExceptionOfARankIsTheErrorOfTheOther) {
   TwoProcesses processes(60s, [](Rank& rank) {
     gather(rank, 1);
     rank.communicator->abort("no backward of layer 3");
@@ -115,7 +115,7 @@ TEST(NodeWorld, AnExceptionOfARankIsTheErrorOfTheOther) {
   EXPECT_TRUE(contains(error_of_gathers(processes, 2), {"rank 1: no backward of layer 3"}));
 }
 
-TEST(NodeWorld, ARankThatLeavesInPeaceIsNotDead) {
+TEST(ProcessWorld, ARankThatLeavesInPeaceIsNotDead) {
   TwoProcesses processes(60s, [](Rank& rank) {
     gather(rank, 2);
     rank.communicator.reset();
@@ -126,7 +126,7 @@ TEST(NodeWorld, ARankThatLeavesInPeaceIsNotDead) {
                         "collective #3, all_gather of 'block.3'"}));
 }
 
-TEST(NodeWorld, PrivateMemoryIsRefusedWithWhatToChange) {
+TEST(ProcessWorld, PrivateMemoryIsRefusedWithWhatToChange) {
   TwoProcesses processes(60s, [](Rank& rank) { gather(rank, 1); });
   const auto device = make_device({.threads = 1});
   const auto stream = device->make_stream({});

@@ -15,12 +15,12 @@ namespace zero3::collective {
 ///
 /// An operation is a row of tasks on the stream: arrive, one or two steps, depart
 /// ([Note: levels] in group.h); the host never waits.
-class InPlaceCommunicator final : public Communicator {
+class GroupCommunicator final : public Communicator {
  public:
-  InPlaceCommunicator(std::shared_ptr<Group> group, int rank);
-  InPlaceCommunicator(const InPlaceCommunicator&) = delete;
-  InPlaceCommunicator& operator=(const InPlaceCommunicator&) = delete;
-  ~InPlaceCommunicator() override;
+  GroupCommunicator(std::shared_ptr<Group> group, int rank);
+  GroupCommunicator(const GroupCommunicator&) = delete;
+  GroupCommunicator& operator=(const GroupCommunicator&) = delete;
+  ~GroupCommunicator() override;
 
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int world_size() const override { return group_->size(); }

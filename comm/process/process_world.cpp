@@ -1,0 +1,174 @@
+#include "process/process_world.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+#include <zero3/error.h>
+
+namespace zero3::process {
+
+ProcessWorld::ProcessWorld(std::unique_ptr<Board> board, int rank,
+                           std::chrono::milliseconds timeout)
+    : board_(std::move(board)),
+      rank_(rank),
+      timeout_(timeout),
+      processes_(static_cast<std::size_t>(board_->ranks()), -1) {
+  board_->process(rank).store(getpid());
+}
+
+ProcessWorld::ProcessWorld(std::unique_ptr<Board> board, int rank,
+                           std::chrono::milliseconds timeout, std::vector<bool> far,
+                           Messages& messages)
+    : ProcessWorld(std::move(board), rank, timeout) {
+  far_ = std::move(far);
+  messages_ = &messages;
+  far_board_ = std::make_unique<Board>(size());
+}
+
+ProcessWorld::~ProcessWorld() {
+  board_->gone(rank_).store(1);
+  for (const int process : processes_) {
+    if (process >= 0) close(process);
+  }
+  for (const auto& [file, mapping] : mappings_) {
+    munmap(const_cast<std::byte*>(mapping.data), mapping.bytes);
+  }
+}
+
+bool ProcessWorld::is_far(int rank) const {
+  return messages_ != nullptr && far_[static_cast<std::size_t>(rank)];
+}
+
+Seat& ProcessWorld::seat(int channel, int rank) {
+  return (is_far(rank) ? *far_board_ : *board_).seat(channel, rank);
+}
+
+void ProcessWorld::receive(const Letter& letter) {
+  Seat& seat = far_board_->seat(letter.channel, letter.from);
+  switch (letter.kind) {
+    case Letter::Kind::kArrived:
+      seat.notices[letter.progress / 4 % 2] = letter.notice;
+      seat.progress.store(letter.progress, std::memory_order_release);
+      break;
+    case Letter::Kind::kLeft:
+      seat.issued = letter.issued;
+      seat.left.store(letter.left, std::memory_order_release);
+      break;
+    case Letter::Kind::kGone:
+      far_board_->gone(letter.from).store(1);
+      return;
+    case Letter::Kind::kFailed:
+      board_->fail({.message = std::string(letter.text, letter.text_bytes),
+                    .culprit = letter.culprit,
+                    .names_operation = letter.names_operation != 0});
+      return;
+  }
+  wake(seat.progress);
+}
+
+void ProcessWorld::tell(int far_rank, Letter letter) {
+  letter.from = rank_;
+  messages_->tell(far_rank, letter);
+}
+
+void ProcessWorld::tell_far_ranks(const Letter& letter) {
+  for (int rank = 0; rank < size(); ++rank) {
+    if (is_far(rank)) tell(rank, letter);
+  }
+}
+
+void ProcessWorld::fail(const collective::Failure& failure) noexcept {
+  if (!board_->fail(failure) || messages_ == nullptr) return;
+  Letter letter = {.kind = Letter::Kind::kFailed,
+                   .culprit = failure.culprit,
+                   .names_operation = failure.names_operation ? 1U : 0U};
+  letter.text_bytes =
+      static_cast<std::uint32_t>(std::min(failure.message.size(), Letter::kTextBytes));
+  std::memcpy(letter.text, failure.message.data(), letter.text_bytes);
+  try {
+    tell_far_ranks(letter);
+  } catch (...) {
+    // No memory for a letter: the far ranks wait for their timeout.
+  }
+}
+
+void ProcessWorld::leave() {
+  board_->gone(rank_).store(1);
+  tell_far_ranks({.kind = Letter::Kind::kGone});
+}
+
+bool ProcessWorld::all_left() {
+  for (int rank = 0; rank < size(); ++rank) {
+    if ((is_far(rank) ? *far_board_ : *board_).gone(rank).load() == 0) return false;
+  }
+  return true;
+}
+
+void ProcessWorld::check_processes() {
+  const std::scoped_lock lock(mutex_);
+  for (int rank = 0; rank < size(); ++rank) {
+    const int number = board_->process(rank).load();
+    if (number == 0 || number == getpid() || board_->gone(rank).load() != 0) continue;
+    int& process = processes_[static_cast<std::size_t>(rank)];
+    if (process < 0) process = static_cast<int>(syscall(SYS_pidfd_open, number, 0));
+    pollfd ended = {.fd = process, .events = POLLIN, .revents = 0};
+    const bool dead = process < 0 ? errno == ESRCH : poll(&ended, 1, 0) == 1;
+    // It may have left in peace since.
+    if (dead && board_->gone(rank).load() == 0) {
+      fail({.message = concat("rank ", rank, " has died (process ", number, ")"), .culprit = rank});
+    }
+  }
+}
+
+std::string ProcessWorld::state_of(int rank) const {
+  const int number = board_->process(rank).load();
+  if (number == 0) return "";
+  std::ifstream file(concat("/proc/", number, "/stat"));
+  std::string text;
+  std::getline(file, text);
+  // The state follows the name, which is in brackets and may hold any character.
+  const std::size_t bracket = text.rfind(')');
+  if (bracket == std::string::npos || bracket + 2 >= text.size()) return "";
+  return text[bracket + 2] == 'T' ? concat(" (process ", number, " is stopped)") : "";
+}
+
+const std::byte* ProcessWorld::memory_of(int rank, const Notice& notice) {
+  const std::scoped_lock lock(mutex_);
+  const auto known = mappings_.find({rank, notice.file});
+  if (known != mappings_.end()) return known->second.data + notice.offset;
+  const std::string path =
+      concat("/proc/", board_->process(rank).load(), "/fd/", notice.descriptor);
+  const auto bytes = static_cast<std::size_t>(notice.file_bytes);
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  void* data = MAP_FAILED;
+  if (file >= 0) data = mmap(nullptr, bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, file, 0);
+  const int reason = errno;
+  if (file >= 0) close(file);
+  if (data == MAP_FAILED) {
+    throw CommError(
+        concat("the memory of rank ", rank, " cannot be mapped: ", std::strerror(reason)));
+  }
+  const Mapping mapping = {static_cast<const std::byte*>(data), bytes};
+  mappings_[{rank, notice.file}] = mapping;
+  return mapping.data + notice.offset;
+}
+
+void ProcessWorld::abort(int rank, std::string_view reason) noexcept {
+  try {
+    fail({.message = concat("aborted by rank ", rank, ": ", reason), .culprit = rank});
+  } catch (...) {
+    // No memory for the reason: the others are released all the same, with less to read.
+    fail({.message = {}, .culprit = rank});
+  }
+}
+
+}  // namespace zero3::process
