@@ -2,13 +2,15 @@
 
 #include <mpi.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <utility>
 
 #include <zero3/error.h>
+#include "mpi/meeting.h"
+#include "process/process_group.h"
 
 namespace zero3 {
 namespace mpi {
@@ -19,77 +21,13 @@ constexpr std::chrono::milliseconds kRound{100};
 /// For the lines of the other ranks, before MPI_Abort ends them.
 constexpr std::chrono::milliseconds kGrace{500};
 
-struct Size {
-  int world = 1, node = 1;
-};
-
-Size sizes() {
-  Size size;
-  MPI_Comm_size(MPI_COMM_WORLD, &size.world);
-  MPI_Comm node = MPI_COMM_NULL;
-  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
-  MPI_Comm_size(node, &size.node);
-  MPI_Comm_free(&node);
-  int smallest = 0;
-  MPI_Allreduce(&size.node, &smallest, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-  size.node = smallest;
-  return size;
-}
-
-/// Whether it holds on every rank. Collective: whoever throws must not leave others waiting in MPI.
-bool holds_everywhere(bool here) {
-  const int own = here ? 1 : 0;
-  int all = 0;
-  MPI_Allreduce(&own, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-  return all == 1;
-}
-
-/// Throws UsageError on every rank if MPI and the launch disagree on one.
-void check_places(const Launch& launch, int rank, const Size& size) {
-  std::string error;
-  try {
-    check_launch_matches(launch, size.world);
-    ZERO3_CHECK(launch.rank == rank, "the launch (by ", name_of(launch.by), ") says rank ",
-                launch.rank, ", MPI says rank ", rank,
-                "; unset the variables of the launcher that did not start this process");
-    ZERO3_CHECK(size.node == size.world, "the ", size.world,
-                " ranks are on several machines; this version connects those of one");
-  } catch (const UsageError& failure) {
-    error = failure.what();
-  }
-  if (holds_everywhere(error.empty())) return;
-  throw UsageError(error.empty() ? "another rank's launch contradicts MPI; see its error" : error);
-}
-
-/// Rank 0's board, mapped by all. Throws CommError on every rank if one cannot.
-std::unique_ptr<process::Board> meet_at_board(int rank, int ranks) {
-  std::array<char, 64> path = {};
-  std::unique_ptr<process::Board> board;
-  std::string error;
-  const auto attempt = [&](const auto& make) {
-    try {
-      board = make();
-    } catch (const CommError& failure) {
-      error = failure.what();
-    }
-  };
-  if (rank == 0) {
-    attempt([&] { return std::make_unique<process::Board>(ranks); });
-    if (board) std::strncpy(path.data(), board->path().c_str(), path.size() - 1);
-  }
-  MPI_Bcast(path.data(), path.size(), MPI_CHAR, 0, MPI_COMM_WORLD);
-  if (rank != 0 && path[0] != '\0') {
-    attempt([&] { return std::make_unique<process::Board>(path.data(), ranks); });
-  }
-  if (!holds_everywhere(board != nullptr)) {
-    throw CommError(
-        concat(error.empty() ? "another rank cannot map memory shared between ranks" : error,
-               "; the processes of this machine must see each other's /proc/PID/fd"));
-  }
-  return board;
-}
+/// Between two looks while the others end as well.
+constexpr std::chrono::milliseconds kEndingRound{2};
+/// For what this rank has to tell about a failure.
+constexpr std::chrono::milliseconds kLastLetters{200};
 
 void write_to_standard_error(int rank, std::string_view message) {
+  // In one piece: lines of several ranks meet there.
   const std::string line = concat("zero3: [rank ", rank, "] ", message, '\n');
   std::fwrite(line.data(), 1, line.size(), stderr);
   std::fflush(stderr);
@@ -115,7 +53,7 @@ MpiThread::~MpiThread() {
 
 void MpiThread::run(const Launch& launch, std::promise<void>& ready) {
   try {
-    meet(launch);
+    begin(launch);
   } catch (...) {
     ready.set_exception(std::current_exception());
     return;
@@ -123,10 +61,11 @@ void MpiThread::run(const Launch& launch, std::promise<void>& ready) {
   ready.set_value();
   look_after();
   world_.reset();
+  messages_.reset();
   MPI_Finalize();
 }
 
-void MpiThread::meet(const Launch& launch) {
+void MpiThread::begin(const Launch& launch) {
   int initialized = 0;
   MPI_Initialized(&initialized);
   ZERO3_CHECK(initialized == 0,
@@ -134,11 +73,15 @@ void MpiThread::meet(const Launch& launch) {
   int provided = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
   try {
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
-    const Size size = sizes();
-    check_places(launch, rank_, size);
-    world_ = std::make_unique<process::ProcessWorld>(meet_at_board(rank_, size.world), rank_,
-                                                     options_.timeout);
+    Meeting meeting = meet(launch, options_.path);
+    rank_ = meeting.rank;
+    const bool any_far =
+        std::find(meeting.far.begin(), meeting.far.end(), true) != meeting.far.end();
+    if (any_far) messages_ = std::make_unique<MpiMessages>();
+    world_ = std::make_unique<process::ProcessWorld>(
+        std::move(meeting.board), rank_, options_.timeout, std::move(meeting.far), messages_.get());
+    world_->know_processes(meeting.processes);
+    if (!meeting.warning.empty()) tell(options_.warn, concat("warning: ", meeting.warning));
     // No rank looks for another's process before it is on the board.
     MPI_Barrier(MPI_COMM_WORLD);
   } catch (...) {
@@ -147,25 +90,60 @@ void MpiThread::meet(const Launch& launch) {
   }
 }
 
+void MpiThread::carry() {
+  if (!messages_) return;
+  try {
+    messages_->carry([this](const process::Letter& letter) { world_->receive(letter); });
+  } catch (const CommError& error) {
+    world_->fail({.message = concat("rank ", rank_, ": ", error.what()), .culprit = rank_});
+  }
+}
+
 void MpiThread::look_after() {
+  using Clock = std::chrono::steady_clock;
+  auto next_round = Clock::now();
+  bool left = false;
   while (true) {
-    world_->check_processes();
+    carry();
+    if (Clock::now() >= next_round) {
+      world_->check_processes();
+      next_round = Clock::now() + kRound;
+    }
     if (world_->board().failed()) end_process();
-    if (ending_) return;
-    std::this_thread::sleep_for(kRound);
+    if (ending_ && !left) {
+      world_->leave();
+      left = true;
+    }
+    if (left && world_->all_left() && (!messages_ || messages_->sent_all())) return;
+    const auto longest = left ? kEndingRound : kRound;
+    if (messages_) {
+      messages_->pause(longest);
+    } else {
+      std::this_thread::sleep_for(longest);
+    }
   }
 }
 
 void MpiThread::end_process() {
-  const std::string message = world_->board().failure()->message;
-  if (options_.report) {
-    options_.report(message);
-  } else {
-    write_to_standard_error(rank_, message);
+  if (messages_) {
+    const auto deadline = std::chrono::steady_clock::now() + kLastLetters;
+    while (!messages_->sent_all() && std::chrono::steady_clock::now() < deadline) carry();
+    // From here on MPI touches no memory of the streams.
+    messages_->stop();
   }
+  tell(options_.report, world_->board().failure()->message);
   std::this_thread::sleep_for(kGrace);
   MPI_Abort(MPI_COMM_WORLD, 1);
   std::abort();
+}
+
+void MpiThread::tell(const std::function<void(std::string_view)>& listener,
+                     std::string_view message) const {
+  if (listener) {
+    listener(message);
+  } else {
+    write_to_standard_error(rank_, message);
+  }
 }
 
 }  // namespace mpi

@@ -1,17 +1,20 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <future>
 #include <memory>
+#include <string_view>
 #include <thread>
 
 #include <zero3/mpi_world.h>
+#include "mpi/mpi_messages.h"
 #include "process/process_world.h"
 
 namespace zero3::mpi {
 
-/// The one thread of this process that calls MPI: brings the ranks together, looks after them, and
-/// ends with MPI_Finalize or MPI_Abort.
+/// The one thread of this process that calls MPI: brings the ranks together, carries their
+/// messages, looks after them, and ends with MPI_Finalize or MPI_Abort.
 class MpiThread {
  public:
   MpiThread(const Launch& launch, MpiOptions options);
@@ -25,12 +28,15 @@ class MpiThread {
 
  private:
   void run(const Launch& launch, std::promise<void>& ready);
-  void meet(const Launch& launch);
+  void begin(const Launch& launch);
   void look_after();
+  void carry();
   [[noreturn]] void end_process();
+  void tell(const std::function<void(std::string_view)>& listener, std::string_view message) const;
 
   MpiOptions options_;
   int rank_ = 0;
+  std::unique_ptr<MpiMessages> messages_;  ///< null: no rank is far
   std::unique_ptr<process::ProcessWorld> world_;
   std::atomic<bool> ending_ = false;
   std::thread thread_;

@@ -27,10 +27,11 @@ ProcessWorld::ProcessWorld(std::unique_ptr<Board> board, int rank,
 
 ProcessWorld::ProcessWorld(std::unique_ptr<Board> board, int rank,
                            std::chrono::milliseconds timeout, std::vector<bool> far,
-                           Messages& messages)
+                           Messages* messages)
     : ProcessWorld(std::move(board), rank, timeout) {
+  if (messages == nullptr) return;
   far_ = std::move(far);
-  messages_ = &messages;
+  messages_ = messages;
   far_board_ = std::make_unique<Board>(size());
 }
 
@@ -108,22 +109,33 @@ void ProcessWorld::leave() {
 
 bool ProcessWorld::all_left() {
   for (int rank = 0; rank < size(); ++rank) {
-    if ((is_far(rank) ? *far_board_ : *board_).gone(rank).load() == 0) return false;
+    if (gone(rank).load() == 0) return false;
   }
   return true;
+}
+
+std::atomic<std::uint32_t>& ProcessWorld::gone(int rank) {
+  return (is_far(rank) ? *far_board_ : *board_).gone(rank);
+}
+
+void ProcessWorld::know_processes(const std::vector<std::int32_t>& numbers) {
+  for (int rank = 0; rank < size(); ++rank) {
+    const std::int32_t number = numbers[static_cast<std::size_t>(rank)];
+    if (is_far(rank)) board_->process(rank).store(number);
+  }
 }
 
 void ProcessWorld::check_processes() {
   const std::scoped_lock lock(mutex_);
   for (int rank = 0; rank < size(); ++rank) {
     const int number = board_->process(rank).load();
-    if (number == 0 || number == getpid() || board_->gone(rank).load() != 0) continue;
+    if (number == 0 || number == getpid() || gone(rank).load() != 0) continue;
     int& process = processes_[static_cast<std::size_t>(rank)];
     if (process < 0) process = static_cast<int>(syscall(SYS_pidfd_open, number, 0));
     pollfd ended = {.fd = process, .events = POLLIN, .revents = 0};
     const bool dead = process < 0 ? errno == ESRCH : poll(&ended, 1, 0) == 1;
     // It may have left in peace since.
-    if (dead && board_->gone(rank).load() == 0) {
+    if (dead && gone(rank).load() == 0) {
       fail({.message = concat("rank ", rank, " has died (process ", number, ")"), .culprit = rank});
     }
   }

@@ -24,9 +24,9 @@ class ProcessWorld {
  public:
   /// All ranks are near.
   ProcessWorld(std::unique_ptr<Board> board, int rank, std::chrono::milliseconds timeout);
-  /// `far[r]`: rank r is. `messages` outlives this.
+  /// `far[r]`: rank r is. `messages` outlives this; null where no rank is far.
   ProcessWorld(std::unique_ptr<Board> board, int rank, std::chrono::milliseconds timeout,
-               std::vector<bool> far, Messages& messages);
+               std::vector<bool> far, Messages* messages);
   ~ProcessWorld();
   ProcessWorld(const ProcessWorld&) = delete;
   ProcessWorld& operator=(const ProcessWorld&) = delete;
@@ -51,7 +51,9 @@ class ProcessWorld {
   /// Whether all ranks have.
   [[nodiscard]] bool all_left();
 
-  /// Fails the world if a near peer's process has ended without leaving. Cheap; for any thread.
+  /// By rank, 0: unknown. Those of near ranks are known by themselves.
+  void know_processes(const std::vector<std::int32_t>& numbers);
+  /// Fails the world if a known process has ended without leaving. Cheap; for any thread.
   void check_processes();
   /// " (process 4711 is stopped)" where that explains why a rank is absent.
   [[nodiscard]] std::string state_of(int rank) const;
@@ -72,6 +74,7 @@ class ProcessWorld {
     std::size_t bytes;
   };
 
+  [[nodiscard]] std::atomic<std::uint32_t>& gone(int rank);
   void tell_far_ranks(const Letter& letter);
 
   std::unique_ptr<Board> board_;

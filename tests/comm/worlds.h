@@ -73,7 +73,7 @@ class ProcessWorlds {
     for (int peer = 0; peer < ranks_; ++peer) far.push_back(peer / near_ != rank / near_);
     const auto world = std::make_shared<process::ProcessWorld>(
         std::make_unique<process::Board>(board.path(), ranks_), rank, timeout_, std::move(far),
-        messages.end(rank));
+        &messages.end(rank));
     messages.connect(rank, world);
     return process::make_process_communicator(world);
   }

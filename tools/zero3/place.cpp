@@ -40,7 +40,8 @@ Place place_of(const PlaceFlags& flags, int ranks, int ranks_on_cores) {
   const int threads =
       flags.threads > 0 ? flags.threads : std::max(1, available_cores() / ranks_on_cores);
   return {.run = {.ranks = ranks, .device = flags.device, .threads = threads},
-          .timeout = flags.timeout};
+          .timeout = flags.timeout,
+          .path = flags.path};
 }
 
 bool by_mpi_launcher(const Launch& launch) {
@@ -117,6 +118,11 @@ void add_place_flags(CLI::App& app, PlaceFlags& flags) {
               flags.timeout = parse_duration(text);
               ZERO3_CHECK(flags.timeout.count() > 0, "'", text, "' is no time to wait");
             });
+  add_choice(app,
+             {"--comm-path", "",
+              "how mpi's ranks of one machine reach each other: in memory that they share, or, as "
+              "those of different machines, by messages"},
+             flags.path, {{"auto", MpiPath::kAuto}, {"messages", MpiPath::kMessages}});
 }
 
 Place resolve_place(const PlaceFlags& flags, const Environment& environment) {
@@ -149,7 +155,7 @@ void run_ranks(const Place& place, const RankResources& resources,
     }
   };
   if (place.launch) {
-    const auto communicator = make_mpi_communicator(*place.launch, {.timeout = place.timeout});
+    const auto communicator = make_mpi_communicator(*place.launch, {.timeout = place.timeout, .path = place.path});
     try {
       run_rank(*communicator);
     } catch (const RankFailure& failure) {

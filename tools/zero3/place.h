@@ -9,6 +9,7 @@
 #include <zero3/env.h>
 #include <zero3/error.h>
 #include <zero3/launch.h>
+#include <zero3/mpi_world.h>
 #include <zero3/trace.h>
 #include <zero3/trainer/run_plan.h>
 
@@ -29,16 +30,18 @@ struct PlaceFlags {
   /// 0: not given.
   int ranks = 0;
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
+  MpiPath path = MpiPath::kAuto;
 };
 /// --device --threads.
 void add_device_flags(CLI::App& app, PlaceFlags& flags);
-/// Those, and --comm --ranks --comm-timeout.
+/// Those, and --comm --ranks --comm-timeout --comm-path.
 void add_place_flags(CLI::App& app, PlaceFlags& flags);
 
 /// Where ranks run, after flags and environment have been reconciled.
 struct Place {
   trainer::RunPlace run;
   std::chrono::milliseconds timeout{0};
+  MpiPath path = MpiPath::kAuto;
   /// Set: this process is one of the ranks. Not set: all of them run in it.
   std::optional<Launch> launch = std::nullopt;
   /// A launcher carries this process's output to wherever it goes.
