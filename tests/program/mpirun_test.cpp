@@ -10,45 +10,25 @@
 #include <vector>
 
 #include <zero3/error.h>
+#include "program/mpirun.h"
 #include "support/contains.h"
 #include "support/program.h"
 
 namespace zero3::test {
 namespace {
 
-constexpr const char* kMpirun = "/usr/bin/mpirun";
-
 class Mpirun : public ::testing::Test {
  protected:
-  void SetUp() override {
-    if (!std::filesystem::exists(kMpirun)) GTEST_SKIP() << "no mpirun here; install openmpi-bin";
-  }
+  void SetUp() override { skip_without_mpirun(); }
 
   /// A training of `tiny` by that many processes, with `more` flags.
   [[nodiscard]] Ended run(int ranks, const std::vector<std::string>& more,
                           const std::function<void(pid_t)>& watch = nullptr) const {
-    std::vector<std::string> arguments = {"--oversubscribe",
-                                          "-n",
-                                          std::to_string(ranks),
-                                          ZERO3_PROGRAM,
-                                          "train",
-                                          "--data",
-                                          text_,
-                                          "--threads",
-                                          "1",
-                                          "--batch",
-                                          "2",
-                                          "--seq",
-                                          "33",
-                                          "--steps",
-                                          "3",
-                                          "--eval-tokens",
-                                          "330"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return spawn(kMpirun, arguments, {.environment = environment(), .watch = watch});
-  }
-  static std::vector<std::string> environment() {
-    return {"PATH=/usr/bin:/bin", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"};
+    std::vector<std::string> command = {ZERO3_PROGRAM,   "train", "--data", text_, "--threads", "1",
+                                        "--batch",       "2",     "--seq",  "33",  "--steps",   "3",
+                                        "--eval-tokens", "330"};
+    command.insert(command.end(), more.begin(), more.end());
+    return mpirun(ranks, command, watch);
   }
   [[nodiscard]] Ended run_and_signal(int signal, std::vector<std::string> more) const;
 
@@ -60,13 +40,17 @@ TEST_F(Mpirun, AnyNumberOfRanksGivesTheBitsOfOneProcess) {
   for (const char* dtype : {"fp32", "bf16"}) {
     const TrainOutput alone =
         train_tiny(text_, {"--accumulate", "12", "--dtype", dtype, "--eval-every", "0"});
-    for (const int ranks : {1, 2, 3, 4}) {
-      const TrainOutput together = parse_training(
-          run(ranks, {"--accumulate", std::to_string(12 / ranks), "--dtype", dtype}));
-      EXPECT_EQ(together.timeless(), alone.timeless()) << ranks << ' ' << dtype;
-      EXPECT_EQ(together.done["val_loss"], alone.done["val_loss"]) << ranks << ' ' << dtype;
-      EXPECT_EQ(together.done["weights_checksum"], alone.done["weights_checksum"]) << ranks;
-      EXPECT_EQ(together.done["peak_bytes"], together.done["planned_bytes"]) << ranks;
+    for (const char* path : {"auto", "messages"}) {
+      for (const int ranks : {1, 2, 3, 4}) {
+        const TrainOutput together =
+            parse_training(run(ranks, {"--accumulate", std::to_string(12 / ranks), "--dtype", dtype,
+                                       "--comm-path", path}));
+        const std::string name = concat(ranks, ' ', dtype, ' ', path);
+        EXPECT_EQ(together.timeless(), alone.timeless()) << name;
+        EXPECT_EQ(together.done["val_loss"], alone.done["val_loss"]) << name;
+        EXPECT_EQ(together.done["weights_checksum"], alone.done["weights_checksum"]) << name;
+        EXPECT_EQ(together.done["peak_bytes"], together.done["planned_bytes"]) << name;
+      }
     }
   }
 }
@@ -124,7 +108,7 @@ TEST_F(Mpirun, AContradictionOnOneRankEndsAll) {
                           " train --threads 1 --batch 1 --seq 16 "
                           "--steps 1 --data ",
                           text_, "'")},
-            {.environment = environment()});
+            {.environment = mpirun_environment()});
   EXPECT_NE(ended.status, -1);
   EXPECT_NE(ended.status, 0);
   EXPECT_TRUE(contains(ended.err, {"says rank 0, MPI says rank 1"}));

@@ -74,17 +74,19 @@ inline Ended spawn(const std::string& program, const std::vector<std::string>& a
   }
   Ended ended;
   int status = 0;
+  bool in_time = true;
   const auto deadline = std::chrono::steady_clock::now() + options.limit;
   while (waitpid(child, &status, WNOHANG) == 0) {
     if (std::chrono::steady_clock::now() > deadline) {
+      in_time = false;
       kill(child, SIGKILL);
       waitpid(child, &status, 0);
-      return ended;
+      break;
     }
     if (options.watch) options.watch(child);
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  ended.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  if (in_time) ended.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   ended.out = content_of(out);
   ended.err = content_of(err);
   return ended;

@@ -11,4 +11,5 @@
 #include <zero3/layer_stack.h>
 #include <zero3/local_world.h>
 #include <zero3/lr_schedule.h>
+#include <zero3/mpi_world.h>
 #include <zero3/shard_layout.h>

@@ -1,0 +1,108 @@
+// Ranks of mpirun that die, stall or deviate at random moments: the others say which, and nothing
+// is left behind.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <zero3/error.h>
+#include <zero3/philox.h>
+#include "program/mpirun.h"
+#include "support/contains.h"
+
+namespace zero3::test {
+namespace {
+
+/// What a survivor's line has to say when rank 1 is struck.
+const std::map<std::string, std::vector<std::string_view>> kLines = {
+    {"kill", {"rank 1 has died (process "}},
+    {"stop", {"collective #", " of 'block.", "rank 1", " after 1 s"}},
+    {"exit", {"rank 1 has died (process "}},
+    {"throw", {"aborted by rank 1: no more paper"}},
+    {"fewer", {"collective #", " of 'block.", "rank 1 has ended after "}},
+    {"swap", {"collective #", "all_gather of 'block.0'", "all_gather of 'block.1'", "rank 1"}},
+    {"missing", {"rank 1", "'block.2.b'", "'block.2'"}},
+};
+
+/// Times each fault strikes; more for a thorough look.
+int repeats() {
+  const char* given = std::getenv("ZERO3_REPEATS");
+  return given == nullptr ? 1 : std::atoi(given);
+}
+
+/// Names of what is shared between processes.
+std::set<std::string> shared_memory() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    names.insert(entry.path().filename());
+  }
+  return names;
+}
+
+/// Processes whose command line has `word`.
+int processes_with(const std::string& word) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (content_of(entry.path() / "cmdline").find(word) != std::string::npos) ++count;
+  }
+  return count;
+}
+
+using FaultCase = std::tuple<std::string, int, std::string>;  // fault, ranks, path
+
+class MpiFailures : public testing::TestWithParam<FaultCase> {
+ protected:
+  void SetUp() override { skip_without_mpirun(); }
+};
+
+TEST_P(MpiFailures, SurvivorsNameTheRankAndNothingIsLeft) {
+  const auto& [fault, ranks, path] = GetParam();
+  const std::set<std::string> before = shared_memory();
+  for (int repeat = 0; repeat < repeats(); ++repeat) {
+    const auto random = philox({static_cast<std::uint32_t>(repeat)}, {7, 11})[0];
+    // Found again among all processes.
+    const std::string after = std::to_string(200 + random % 800);
+    const Ended ended =
+        mpirun(ranks, {ZERO3_RANK_WITH_FAULT, fault, "1", after, path, "mark-of-" + fault + path});
+    EXPECT_GT(ended.status, 0) << after << '\n' << ended.err;
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (rank == 1) continue;
+      // The fingerprints differ before anything can go wrong: a line of the program's own.
+      const std::string line =
+          line_of(ended.err, fault == "missing" ? concat("rank ", rank, ": ")
+                                                : concat("zero3: [rank ", rank, "] "));
+      EXPECT_TRUE(contains(line, kLines.at(fault))) << after << '\n' << ended.err;
+    }
+    EXPECT_EQ(processes_with("mark-of-" + fault + path), 0);
+  }
+  EXPECT_EQ(shared_memory(), before);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , MpiFailures,
+    testing::Combine(testing::Values("kill", "stop", "exit", "throw", "fewer", "swap", "missing"),
+                     testing::Values(2, 4), testing::Values("auto", "messages")),
+    [](const testing::TestParamInfo<FaultCase>& test_case) {
+      return std::get<0>(test_case.param) + std::to_string(std::get<1>(test_case.param)) +
+             std::get<2>(test_case.param);
+    });
+
+TEST(MpiTraining, EndsWellAndLeavesNothing) {
+  skip_without_mpirun();
+  for (const char* path : {"auto", "messages"}) {
+    const Ended ended = mpirun(3, {ZERO3_RANK_WITH_FAULT, "none", "0", "0", path});
+    EXPECT_EQ(ended.status, 0) << ended.err;
+    EXPECT_EQ(ended.err, "");
+  }
+}
+
+}  // namespace
+}  // namespace zero3::test
