@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <utility>
 
 #include <zero3/error.h>
@@ -46,9 +47,17 @@ MpiThread::MpiThread(const Launch& launch, MpiOptions options) : options_(std::m
   }
 }
 
-MpiThread::~MpiThread() {
-  ending_ = true;
-  thread_.join();
+void MpiThread::end(MpiThread* thread) noexcept {
+  thread->unwinding_ = std::uncaught_exceptions() > 0;
+  thread->ending_ = true;
+  if (thread->unwinding_ && thread->world_->board().failed()) {
+    // The thread goes on with it, until it ends the process.
+    std::this_thread::sleep_for(kGrace);
+    thread->thread_.detach();
+    return;
+  }
+  thread->thread_.join();
+  delete thread;
 }
 
 void MpiThread::run(const Launch& launch, std::promise<void>& ready) {
@@ -133,6 +142,7 @@ void MpiThread::end_process() {
   }
   tell(options_.report, world_->board().failure()->message);
   std::this_thread::sleep_for(kGrace);
+  if (unwinding_) std::this_thread::sleep_for(kGrace);
   MPI_Abort(MPI_COMM_WORLD, 1);
   std::abort();
 }
@@ -158,7 +168,7 @@ std::string mpi_library() {
 
 std::unique_ptr<Communicator> make_mpi_communicator(const Launch& launch,
                                                     const MpiOptions& options) {
-  auto thread = std::make_shared<mpi::MpiThread>(launch, options);
+  std::shared_ptr<mpi::MpiThread> thread(new mpi::MpiThread(launch, options), mpi::MpiThread::end);
   process::ProcessWorld* world = &thread->world();
   return process::make_process_communicator(
       std::shared_ptr<process::ProcessWorld>(std::move(thread), world));

@@ -18,12 +18,16 @@ namespace zero3::mpi {
 class MpiThread {
  public:
   MpiThread(const Launch& launch, MpiOptions options);
-  /// Waits for the other ranks to end as well. After a failure of the world it ends the process.
-  ~MpiThread();
+  ~MpiThread() = default;
   MpiThread(const MpiThread&) = delete;
   MpiThread& operator=(const MpiThread&) = delete;
 
-  /// Valid until the destructor begins.
+  /// Waits for the other ranks to end as well and deletes it. After a failure of the world the
+  /// process is ended, here or, where an exception unwinds the caller, soon after: what the caller
+  /// has to say about it comes first.
+  static void end(MpiThread* thread) noexcept;
+
+  /// Valid until the end begins.
   [[nodiscard]] process::ProcessWorld& world() { return *world_; }
 
  private:
@@ -38,7 +42,7 @@ class MpiThread {
   int rank_ = 0;
   std::unique_ptr<MpiMessages> messages_;  ///< null: no rank is far
   std::unique_ptr<process::ProcessWorld> world_;
-  std::atomic<bool> ending_ = false;
+  std::atomic<bool> ending_ = false, unwinding_ = false;
   std::thread thread_;
 };
 

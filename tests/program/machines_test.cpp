@@ -126,8 +126,8 @@ TEST_F(Machines, ACutLinkIsAnErrorThatNamesWhoWasWaitedFor) {
   for_each_rank(2, 2, "echo rank $p is still there");
 }
 
-// What a rank of another machine has to say about itself comes as a letter.
-TEST_F(Machines, ARankThatIsKilledIsNamedOnAllMachines) {
+// By those of its machine: Open MPI ends a rank that loses a connection, before a letter comes.
+TEST_F(Machines, ARankThatIsKilledIsNamed) {
   const auto begin = std::chrono::steady_clock::now();
   bool killed = false;
   const Ended ended = train({1, 2}, "--steps 1000000", [&](pid_t) {
@@ -137,9 +137,24 @@ TEST_F(Machines, ARankThatIsKilledIsNamedOnAllMachines) {
   });
   EXPECT_TRUE(killed);
   EXPECT_GT(ended.status, 0);
+  EXPECT_TRUE(contains(line_of(ended.err, "zero3: [rank 1] "), {"rank 2 has died"})) << ended.err;
+  for_each_rank(1, 0, "echo rank $p is still there");
+}
+
+// What a rank says about itself comes as a letter.
+TEST_F(Machines, AStoppedRankIsNamedOnAllMachines) {
+  const auto begin = std::chrono::steady_clock::now();
+  bool stopped = false;
+  const Ended ended = train({1, 2}, "--steps 1000000 --comm-timeout 2s", [&](pid_t) {
+    if (stopped || std::chrono::steady_clock::now() - begin < std::chrono::seconds(3)) return;
+    stopped = true;
+    for_each_rank(2, 2, "kill -STOP $p");
+  });
+  EXPECT_TRUE(stopped);
+  EXPECT_GT(ended.status, 0);
   for (const int rank : {0, 1}) {
-    EXPECT_TRUE(
-        contains(line_of(ended.err, concat("zero3: [rank ", rank, "] ")), {"rank 2 has died"}))
+    EXPECT_TRUE(contains(line_of(ended.err, concat("zero3: [rank ", rank, "] ")),
+                         {"collective #", "rank 2 ", " after 2 s"}))
         << ended.err;
   }
 }

@@ -40,7 +40,8 @@ struct MpiOptions {
 /// which lives until the last communicator split from this one is destroyed. It looks after the
 /// others ten times a second. Once the world has failed (see Communicator; a rank of this machine
 /// that died is a failure too) it reports, leaves the others half a second to do the same, and ends
-/// the process by MPI_Abort with status 1; the destructor of the last communicator waits for that.
+/// the process by MPI_Abort with status 1. The destructor of the last communicator waits for that;
+/// where an exception unwinds it, it returns before, so that a handler can tell what happened.
 ///
 /// Throws UsageError where MPI was not compiled in, is in use already, gives another rank or world
 /// size than `launch` says, or where ranks run different builds of zero3.
