@@ -67,6 +67,8 @@ std::optional<FaultyCommunicator::Changed> FaultyCommunicator::strike(Collective
       case Fault::Kind::kFail:
         stream.call("injected failure", [error] { throw FaultError(error); });
         break;
+      case Fault::Kind::kExit:
+        std::_Exit(0);
       case Fault::Kind::kDrop:
         return std::nullopt;
       case Fault::Kind::kOtherOp:

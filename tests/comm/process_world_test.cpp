@@ -10,6 +10,7 @@
 #include <functional>
 #include <string>
 
+#include <zero3/faulty_communicator.h>
 #include "comm/worlds.h"
 #include "support/contains.h"
 
@@ -91,8 +92,9 @@ TEST(ProcessWorld, ARankThatIsKilledIsNamedAtOnce) {
 
 TEST(ProcessWorld, SoIsOneThatExitsInTheMiddle) {
   TwoProcesses processes(60s, [](Rank& rank) {
-    gather(rank, 2);
-    _exit(0);
+    rank.communicator = std::make_unique<FaultyCommunicator>(
+        std::move(rank.communicator), std::vector<Fault>{{.kind = Fault::Kind::kExit, .at = 2}});
+    gather(rank, 3);
   });
   EXPECT_TRUE(contains(error_of_gathers(processes, 3), {"collective #3", "rank 1 has died"}));
 }

@@ -2,7 +2,6 @@
 //   rank_with_fault FAULT RANK MILLISECONDS auto|messages
 // FAULT strikes that rank so long after it has begun: kill, stop, exit, throw, fewer, swap; missing
 // strikes at once; none: a short training that ends well.
-#include <zero3/env.h>
 #include <zero3/zero3.h>
 
 #include <chrono>

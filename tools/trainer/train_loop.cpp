@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <zero3/error.h>
+#include <zero3/trainer/process_memory.h>
 
 namespace zero3::trainer {
 namespace {
@@ -119,6 +120,7 @@ void train(Device& device, Communicator& communicator, const LlamaConfig& config
                      .val_loss = std::nullopt,
                      .peak = {},
                      .planned = trainer.plan(),
+                     .peak_rss = Bytes(0),
                      .comm = {}};
   run_or_abort(communicator, [&] {
     trainer.build();
@@ -126,6 +128,7 @@ void train(Device& device, Communicator& communicator, const LlamaConfig& config
     done.comm = trainer.engine().comm_counters();
     done.weights_checksum = trainer.engine().weights_checksum();
     done.peak = largest_peak(trainer.engine(), device.stats().peak());
+    done.peak_rss = largest_peak_resident_memory(trainer.engine());
     if (sink != nullptr) sink->on_done(done);
   });
 }

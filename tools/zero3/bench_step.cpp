@@ -4,12 +4,12 @@
 #include <vector>
 
 #include <zero3/philox.h>
+#include <zero3/trainer/process_memory.h>
 #include <zero3/trainer/run_plan.h>
 #include "bench_commands.h"
 #include "flags.h"
 #include "json_records.h"
 #include "line_writer.h"
-#include "process_memory.h"
 #include "train_flags.h"
 
 namespace zero3::program {
@@ -27,6 +27,7 @@ struct StepBench {
 
 struct Measured {
   std::vector<double> seconds, losses;
+  Bytes peak_rss{0};
 };
 
 /// Uniform over the vocabulary; row after row of seq + 1 tokens, of which the first seq are inputs.
@@ -69,7 +70,10 @@ void run_steps(const StepBench& bench, trainer::RankTrainer& trainer, Measured& 
 Measured measure(const StepBench& bench, Device& device, Communicator& communicator) {
   trainer::RankTrainer trainer(device, communicator, bench.config, bench.flags.train);
   Measured measured;
-  trainer::run_or_abort(communicator, [&] { run_steps(bench, trainer, measured); });
+  trainer::run_or_abort(communicator, [&] {
+    run_steps(bench, trainer, measured);
+    measured.peak_rss = trainer::largest_peak_resident_memory(trainer.engine());
+  });
   return measured;
 }
 
@@ -96,7 +100,7 @@ std::string report(const StepBench& bench, const Measured& measured) {
                      {"step_ms", one_decimal(seconds * 1e3)},
                      {"tokens_per_s", one_decimal(tokens / seconds)},
                      {"gflops", one_decimal(bench.plan.model_flops / seconds * 1e-9)},
-                     {"peak_rss_mib", mebibytes(peak_resident_memory())},
+                     {"peak_rss_mib", mebibytes(measured.peak_rss)},
                      {"losses", measured.losses}};
   return json.dump();
 }

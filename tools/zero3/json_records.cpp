@@ -37,11 +37,11 @@ Json to_json(const trainer::StepRecord& record) {
   return json;
 }
 
-Json to_json(const trainer::DoneRecord& record, Bytes peak_rss) {
+Json to_json(const trainer::DoneRecord& record) {
   Json json = {{"done", true}, {"steps", record.steps}};
   if (record.val_loss) json["val_loss"] = *record.val_loss;
   json["weights_checksum"] = fmt::format("{:016x}", record.weights_checksum);
-  json["peak_rss_mib"] = mebibytes(peak_rss);
+  json["peak_rss_mib"] = mebibytes(record.peak_rss);
   json["peak_bytes"] = to_json(record.peak);
   json["planned_bytes"] = to_json(record.planned);
   json["comm"] = to_json(record.comm);

@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 [[nodiscard]] Json to_json(const MemoryByTag& bytes);
 [[nodiscard]] Json to_json(const CommCounters& counters);
 [[nodiscard]] Json to_json(const trainer::StepRecord& record);
-[[nodiscard]] Json to_json(const trainer::DoneRecord& record, Bytes peak_rss);
+[[nodiscard]] Json to_json(const trainer::DoneRecord& record);
 
 /// For times and rates, whose further digits are noise.
 [[nodiscard]] double one_decimal(double value);

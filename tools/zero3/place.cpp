@@ -50,9 +50,11 @@ bool by_mpi_launcher(const Launch& launch) {
 }
 
 /// Whether the ranks are processes that MPI connects.
-bool uses_mpi(const PlaceFlags& flags, const Launch& launch) {
+bool uses_mpi(const PlaceFlags& flags, const Launch& launch, const Environment& environment) {
   if (flags.comm == CommChoice::kMpi) return true;
-  return flags.comm == CommChoice::kAuto && launch.world_size > 1 && by_mpi_launcher(launch);
+  if (flags.comm != CommChoice::kAuto || launch.world_size == 1) return false;
+  // Some scripts export RANK and WORLD_SIZE beside what mpirun sets.
+  return by_mpi_launcher(launch) || environment.contains("PMIX_NAMESPACE");
 }
 
 Place place_among_processes(const PlaceFlags& flags, const Launch& launch,
@@ -76,7 +78,7 @@ Place place_among_processes(const PlaceFlags& flags, const Launch& launch,
                      available_cores() < sysconf(_SC_NPROCESSORS_ONLN);
   Place place = place_of(flags, launch.world_size, bound ? 1 : launch.world_size);
   place.launch = launch;
-  place.behind_launcher = by_mpi_launcher(launch);
+  place.behind_launcher = true;
   return place;
 }
 
@@ -128,7 +130,8 @@ void add_place_flags(CLI::App& app, PlaceFlags& flags) {
 Place resolve_place(const PlaceFlags& flags, const Environment& environment) {
   const int ranks = ranks_here(flags);
   const Launch launch = resolve_launch(environment);
-  if (uses_mpi(flags, launch)) return place_among_processes(flags, launch, environment);
+  if (uses_mpi(flags, launch, environment))
+    return place_among_processes(flags, launch, environment);
   refuse_other_processes(launch, ranks);
   Place place = place_of(flags, ranks, ranks);
   place.behind_launcher = by_mpi_launcher(launch);
@@ -155,7 +158,8 @@ void run_ranks(const Place& place, const RankResources& resources,
     }
   };
   if (place.launch) {
-    const auto communicator = make_mpi_communicator(*place.launch, {.timeout = place.timeout, .path = place.path});
+    const auto communicator =
+        make_mpi_communicator(*place.launch, {.timeout = place.timeout, .path = place.path});
     try {
       run_rank(*communicator);
     } catch (const RankFailure& failure) {

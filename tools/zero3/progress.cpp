@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include <zero3/error.h>
+#include <zero3/trainer/process_memory.h>
 #include "json_records.h"
-#include "process_memory.h"
 
 namespace zero3::program {
 namespace {
@@ -31,7 +31,7 @@ void JsonLines::on_step(const trainer::StepRecord& record) {
 }
 
 void JsonLines::on_done(const trainer::DoneRecord& record) {
-  write(to_json(record, peak_resident_memory()).dump());
+  write(to_json(record).dump());
 }
 
 void JsonLines::write(const std::string& line) {
@@ -49,7 +49,7 @@ std::string TerminalProgress::progress_line(const trainer::StepRecord& record) c
   return fmt::format(
       "step {}/{}  loss {:.4f}  {:.0f} tokens/s  {:.0f} % of the matrix peak  {}  {} left",
       record.step, title_.steps, record.loss, record.tokens_per_s, 100 * flops / title_.peak_flops,
-      concat(peak_resident_memory()),
+      concat(trainer::peak_resident_memory()),
       clock_text(each * static_cast<double>(title_.steps - record.step)));
 }
 
@@ -71,7 +71,7 @@ void TerminalProgress::on_done(const trainer::DoneRecord& record) {
   out_->write_line(
       fmt::format("weights {:016x}; device memory planned {}, peak {}; process peak {}",
                   record.weights_checksum, concat(record.planned.total()),
-                  concat(record.peak.total()), concat(peak_resident_memory())));
+                  concat(record.peak.total()), concat(record.peak_rss)));
   const CommCounters& comm = record.comm;
   out_->write_line(fmt::format(
       "received from other ranks: {} in {} all-gathers, {} in {} reduce-scatters",

@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <filesystem>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -28,7 +30,16 @@ struct TrainJob {
   std::unique_ptr<trainer::TokenData> data;
   std::unique_ptr<trainer::TrainSink> sink;
   std::unique_ptr<Trace> trace;
+  std::string trace_file;
 };
+
+/// Each process writes one: "t.json" is that of rank 0, "t.rank1.json" that of rank 1.
+std::string trace_file(const std::string& given, const Place& place) {
+  if (place.reports()) return given;
+  std::filesystem::path path = given;
+  const std::string extension = path.extension();
+  return path.replace_extension(concat("rank", place.launch->rank, extension));
+}
 
 RunTitle title_of(const TrainJob& job) {
   const trainer::TrainOptions& options = job.options;
@@ -73,12 +84,12 @@ std::shared_ptr<TrainJob> prepare(const TrainFlags& flags) {
                                             .seed = job->options.seed});
   job->plan = trainer::plan_run(job->config, job->options, job->place.run);
   check_plan(job->plan.memory, flags.memory_limit);
-  if (!job->place.reports()) return job;
   if (!flags.trace.empty()) {
-    static_cast<void>(LineWriter("--trace", flags.trace));  // Found out now, not after the work
+    job->trace_file = trace_file(flags.trace, job->place);
+    static_cast<void>(LineWriter("--trace", job->trace_file));  // Found out now, not after the work
     job->trace = std::make_unique<Trace>();
   }
-  job->sink = make_sink(*job);
+  if (job->place.reports()) job->sink = make_sink(*job);
   return job;
 }
 
@@ -88,7 +99,7 @@ void run(const TrainJob& job) {
               trainer::TrainSink* sink = communicator.rank() == 0 ? job.sink.get() : nullptr;
               trainer::train(device, communicator, job.config, job.options, *job.data, sink);
             });
-  if (job.trace) job.trace->write_json(job.flags.trace);
+  if (job.trace) job.trace->write_json(job.trace_file);
 }
 
 }  // namespace

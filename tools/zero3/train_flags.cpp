@@ -113,8 +113,12 @@ void add_train_flags(CLI::App& app, TrainFlags& flags) {
   begin_group(app, "Output");
   add_text(app, {"--metrics", "FILE", "JSON lines, one per step; - is standard output"},
            flags.metrics);
-  add_text(app, {"--trace", "FILE", "what ran when on each stream, as Chrome trace JSON"},
-           flags.trace);
+  add_text(
+      app,
+      {"--trace", "FILE",
+       "what ran when on each stream, as Chrome trace JSON; under mpirun FILE.rank1.json and so on "
+       "for the other ranks"},
+      flags.trace);
   // Its flags are put in front of the given ones before parsing.
   add_value(app, {"--config", "FILE", "JSON whose keys are flags' names; flags win"}, "",
             [](const std::string&) {});

@@ -18,6 +18,7 @@ struct Fault {
     kDelay,       ///< the stream sleeps for `delay` before the operation; the host does not wait
     kThrow,       ///< the call throws FaultError, nothing is enqueued
     kFail,        ///< the stream fails with FaultError in place of the operation
+    kExit,        ///< the process ends at once, with status 0, as if its work were done
     kDrop,        ///< nothing is enqueued: the rank never arrives, and goes on
     kOtherOp,     ///< a barrier is issued (an all_reduce of nothing in place of a barrier)
     kOtherLabel,  ///< the label gets the suffix " (another)"

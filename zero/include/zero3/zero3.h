@@ -6,6 +6,7 @@
 #include <zero3/copy.h>
 #include <zero3/device.h>
 #include <zero3/engine.h>
+#include <zero3/env.h>
 #include <zero3/launch.h>
 #include <zero3/layer.h>
 #include <zero3/layer_stack.h>

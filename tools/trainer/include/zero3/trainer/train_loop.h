@@ -34,6 +34,8 @@ struct DoneRecord {
   /// Of the rank that had most in use at its peak.
   MemoryByTag peak;
   MemoryPlan planned;
+  /// Most that the process of any rank had resident.
+  Bytes peak_rss{0};
   /// This rank's collectives until the last step or evaluation.
   CommCounters comm;
 };
