@@ -2,6 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #include <zero3/error.h>
 #include <zero3/half.h>
@@ -12,14 +17,61 @@ namespace {
 // The accumulator's block stays in the first-level cache while every rank's block passes by.
 constexpr std::int64_t kBlock = 2048;
 
+// As much as the last-level cache that a core can call its own, roughly.
+constexpr std::int64_t kPastCache = std::int64_t{4} << 20;
+
+#ifdef __SSE2__
+constexpr std::int64_t kVector = 16;
+
+/// `vectors` of them, to an aligned target.
+void write_past_cache(std::byte* target, const std::byte* source, std::int64_t vectors) {
+  auto* to = reinterpret_cast<__m128i*>(target);
+  const auto* from = reinterpret_cast<const __m128i*>(source);
+  for (std::int64_t i = 0; i < vectors; ++i) _mm_stream_si128(to + i, _mm_loadu_si128(from + i));
+  // Others find out about these bytes by ordinary stores.
+  _mm_sfence();
+}
+#endif
+
+/// As copy_bytes, past the cache.
+void copy_past_cache(std::byte* target, const std::byte* source, std::int64_t bytes) {
+#ifdef __SSE2__
+  const auto address = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(target));
+  const std::int64_t head = std::min(bytes, (kVector - address % kVector) % kVector);
+  const std::int64_t vectors = (bytes - head) / kVector;
+  const std::int64_t done = head + vectors * kVector;
+  std::memcpy(target, source, static_cast<std::size_t>(head));
+  write_past_cache(target + head, source + head, vectors);
+  std::memcpy(target + done, source + done, static_cast<std::size_t>(bytes - done));
+#else
+  std::memcpy(target, source, static_cast<std::size_t>(bytes));
+#endif
+}
+
 template <class Wire>
 float rounded(float value) {
   return static_cast<float>(Wire(value));
 }
 
 template <class Half>
-void narrow_to(Half* __restrict target, const float* __restrict source, std::int64_t count) {
+void narrow_block(Half* __restrict target, const float* __restrict source, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) target[i] = Half(source[i]);
+}
+
+template <class Half>
+void narrow_to(Half* target, const float* source, std::int64_t count) {
+  if (count * static_cast<std::int64_t>(sizeof(Half)) < kPastCache) {
+    narrow_block(target, source, count);
+    return;
+  }
+  std::array<Half, kBlock> block;
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    const std::int64_t length = std::min(kBlock, count - begin);
+    narrow_block(block.data(), source + begin, length);
+    copy_past_cache(reinterpret_cast<std::byte*>(target + begin),
+                    reinterpret_cast<const std::byte*>(block.data()),
+                    length * static_cast<std::int64_t>(sizeof(Half)));
+  }
 }
 
 template <class Half>
@@ -37,21 +89,37 @@ void add(float* __restrict accumulator, const float* __restrict source, std::int
   for (std::int64_t i = 0; i < count; ++i) accumulator[i] += rounded<Wire>(source[i]);
 }
 
+/// Elements [begin, begin + length) of the sum, into `block`.
+template <class Wire>
+void fold_block(float* block, std::span<const void* const> contributions, std::int64_t begin,
+                std::int64_t length, Into into) {
+  bool replaces = into == Into::kReplace;
+  for (const void* contribution : contributions) {
+    const float* source = static_cast<const float*>(contribution) + begin;
+    if (replaces) {
+      replace<Wire>(block, source, length);
+    } else {
+      add<Wire>(block, source, length);
+    }
+    replaces = false;
+  }
+}
+
 template <class Wire>
 void fold_as(float* accumulator, std::span<const void* const> contributions, std::int64_t count,
              Into into) {
+  constexpr auto kSize = static_cast<std::int64_t>(sizeof(float));
+  const bool past_cache = into == Into::kReplace && count * kSize >= kPastCache;
+  std::array<float, kBlock> block;
   for (std::int64_t begin = 0; begin < count; begin += kBlock) {
     const std::int64_t length = std::min(kBlock, count - begin);
-    bool replaces = into == Into::kReplace;
-    for (const void* contribution : contributions) {
-      const float* source = static_cast<const float*>(contribution) + begin;
-      if (replaces) {
-        replace<Wire>(accumulator + begin, source, length);
-      } else {
-        add<Wire>(accumulator + begin, source, length);
-      }
-      replaces = false;
+    if (!past_cache) {
+      fold_block<Wire>(accumulator + begin, contributions, begin, length, into);
+      continue;
     }
+    fold_block<Wire>(block.data(), contributions, begin, length, into);
+    copy_past_cache(reinterpret_cast<std::byte*>(accumulator + begin),
+                    reinterpret_cast<const std::byte*>(block.data()), length * kSize);
   }
 }
 
@@ -70,6 +138,14 @@ void sum_as(T* target, std::span<const void* const> contributions, std::int64_t 
 }
 
 }  // namespace
+
+void copy_bytes(std::byte* target, const std::byte* source, std::int64_t bytes) {
+  if (bytes < kPastCache) {
+    std::memcpy(target, source, static_cast<std::size_t>(bytes));
+  } else {
+    copy_past_cache(target, source, bytes);
+  }
+}
 
 void narrow(void* target, DType dtype, const float* source, std::int64_t count) {
   if (dtype == DType::kBF16) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -10,6 +11,10 @@
 /// The kernels of the same meaning are enqueued with operands that are known then; here the peers'
 /// addresses are known only when all ranks have arrived.
 namespace zero3::collective {
+
+/// target = source. No overlap. What is too large to stay in a cache is written past it, which
+/// saves reading the target first: a third of the traffic.
+void copy_bytes(std::byte* target, const std::byte* source, std::int64_t bytes);
 
 /// target = source, rounded to `dtype` (bf16 or fp16).
 void narrow(void* target, DType dtype, const float* source, std::int64_t count);

@@ -1,7 +1,5 @@
 #include "step.h"
 
-#include <cstring>
-
 #include "payload.h"
 
 namespace zero3::collective {
@@ -15,7 +13,7 @@ void keep(const Step& step, int reader, int owner, const void* source) {
   if (step.wire != step.dtype) {
     narrow(to, step.wire, reinterpret_cast<const float*>(from), range.count);
   } else if (to != from) {
-    std::memcpy(to, from, static_cast<std::size_t>(range.count * size));
+    copy_bytes(to, from, range.count * size);
   }
 }
 

@@ -17,8 +17,10 @@ using process::Transfer;
 
 constexpr int kLetterTag = 1;
 constexpr int kFirstTransferTag = 2;
-/// A count of MPI is an int.
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;
+/// Of one message: a count of MPI is an int, and what ends now and then shows that bytes move.
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 26;
+/// Without an end of a message for so long, the thread sleeps as if it waited for a letter.
+constexpr std::chrono::seconds kLongestSpin{1};
 
 // How long the thread sleeps between two looks for an expected letter: an eighth of the time since
 // the last news, so that what comes soon is found soon, and a long wait costs nothing.
@@ -160,6 +162,7 @@ bool MpiMessages::advance(Moving& moving) {
   int count = 0;
   check(MPI_Testsome(requests, moving.requests.data(), &count, ended_.data(), MPI_STATUSES_IGNORE),
         "a transfer");
+  if (count > 0) last_news_ = Clock::now();
   for (int i = 0; i < count; ++i) {
     const auto request = static_cast<std::size_t>(ended_[static_cast<std::size_t>(i)]);
     const std::size_t part = moving.part_of_request[request];
@@ -167,19 +170,19 @@ bool MpiMessages::advance(Moving& moving) {
   }
   if (!moving.transfer->complete()) return false;
   moving.transfer->close();
-  last_news_ = Clock::now();
   return true;
 }
 
 void MpiMessages::pause(std::chrono::milliseconds longest) {
-  if (!moving_.empty()) {
+  const bool moves = !moving_.empty();
+  if (moves && Clock::now() - last_news_ < kLongestSpin) {
     // A thread that sleeps here moves a tenth of what MPI can.
     sched_yield();
     return;
   }
   std::unique_lock lock(mutex_);
   std::chrono::microseconds time = longest;
-  if (expecting_ > 0 || !sent_.empty()) {
+  if (moves || expecting_ > 0 || !sent_.empty()) {
     const auto since =
         std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - last_news_);
     time = std::min(time, std::clamp(since / 8, kShortestSleep, kLongestSleep));

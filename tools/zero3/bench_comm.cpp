@@ -1,5 +1,7 @@
+#include <array>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include <zero3/buffer.h>
 #include <zero3/copy.h>
@@ -15,10 +17,12 @@ namespace zero3::program {
 namespace {
 
 struct CommFlags {
-  std::int64_t elements = std::int64_t{1} << 22;
+  /// 0: several sizes.
+  std::int64_t elements = 0;
   PlaceFlags place;
 };
 
+constexpr std::array<std::int64_t, 4> kSizes = {1 << 12, 1 << 16, 1 << 20, 1 << 24};
 /// Ranks count calls and not time: all of them must make equally many.
 constexpr int kCalls = 20;
 
@@ -30,7 +34,8 @@ class CommBench {
         stream_(device.make_stream({.name = "comm"})),
         shard_(zeros(shard, DType::kF32)),
         full_(zeros(shard * communicator.world_size(), DType::kF32)),
-        full_bf16_(zeros(shard * communicator.world_size(), DType::kBF16)) {}
+        full_bf16_(zeros(shard * communicator.world_size(), DType::kBF16)),
+        copy_(zeros(shard * communicator.world_size(), DType::kF32)) {}
 
   void run(LineWriter* out) {
     trainer::run_or_abort(communicator_, [&] { run_all(out); });
@@ -38,16 +43,20 @@ class CommBench {
 
  private:
   void run_all(LineWriter* out) {
-    measure(out, CollectiveOp::kAllGather, DType::kF32,
+    const double part = static_cast<double>(shard_.view().bytes().count());
+    const double whole = static_cast<double>(full_.view().bytes().count());
+    // What a memory has to move at least: a gather copies all parts, a reduction reads as many and
+    // writes one.
+    measure(out, CollectiveOp::kAllGather, DType::kF32, whole,
             [&] { communicator_.all_gather(full_.view(), shard_.view(), "bench", *stream_); });
-    measure(out, CollectiveOp::kAllGather, DType::kBF16,
+    measure(out, CollectiveOp::kAllGather, DType::kBF16, (whole + whole / 2) / 2,
             [&] { communicator_.all_gather(full_bf16_.view(), shard_.view(), "bench", *stream_); });
-    measure(out, CollectiveOp::kReduceScatter, DType::kF32, [&] {
+    measure(out, CollectiveOp::kReduceScatter, DType::kF32, (whole + part) / 2, [&] {
       communicator_.reduce_scatter(shard_.view(), full_.view(), {}, "bench", *stream_);
     });
-    measure(out, CollectiveOp::kAllReduce, DType::kF32,
+    measure(out, CollectiveOp::kAllReduce, DType::kF32, 0,
             [&] { communicator_.all_reduce(shard_.view(), "bench", *stream_); });
-    measure(out, CollectiveOp::kBarrier, DType::kF32,
+    measure(out, CollectiveOp::kBarrier, DType::kF32, 0,
             [&] { communicator_.barrier("bench", *stream_); });
   }
 
@@ -57,26 +66,32 @@ class CommBench {
     return buffer;
   }
 
+  /// `copied`: bytes for whose copy, by all ranks at once, the memory takes as long; 0: not shown.
   template <class F>
-  void measure(LineWriter* out, CollectiveOp op, DType dtype, const F& enqueue) {
+  void measure(LineWriter* out, CollectiveOp op, DType dtype, double copied, const F& enqueue) {
     const Bytes before = communicator_.counters()[op].bytes;
     const double seconds = best_of(kCalls, *stream_, enqueue);
     const Bytes received = (communicator_.counters()[op].bytes - before) / (kCalls + 1);
+    const double copy_seconds =
+        best_of(kCalls, *stream_, [&] { copy(copy_.view(), full_.view(), *stream_); });
     if (out == nullptr) return;
-    out->write_line(
-        Json{{"bench", "comm"},
-             {"op", name_of(op)},
-             {"dtype", name_of(dtype)},
-             {"ranks", communicator_.world_size()},
-             {"received_bytes", received.count()},
-             {"microseconds", one_decimal(seconds * 1e6)},
-             {"gb_per_s", one_decimal(static_cast<double>(received.count()) / seconds * 1e-9)}}
-            .dump());
+    Json json = {{"bench", "comm"},
+                 {"op", name_of(op)},
+                 {"dtype", name_of(dtype)},
+                 {"ranks", communicator_.world_size()},
+                 {"received_bytes", received.count()},
+                 {"microseconds", one_decimal(seconds * 1e6)},
+                 {"gb_per_s", one_decimal(static_cast<double>(received.count()) / seconds * 1e-9)}};
+    if (copied > 0) {
+      const double copy_rate = static_cast<double>(copy_.view().bytes().count()) / copy_seconds;
+      json["of_copy_rate"] = two_decimals(copied / seconds / copy_rate);
+    }
+    out->write_line(json.dump());
   }
 
   Communicator& communicator_;
   std::unique_ptr<Stream> stream_;
-  Buffer shard_, full_, full_bf16_;
+  Buffer shard_, full_, full_bf16_, copy_;
 };
 
 std::function<void()> prepare(CommFlags flags) {
@@ -85,10 +100,15 @@ std::function<void()> prepare(CommFlags flags) {
     flags.place.ranks = 2;
   }
   const Place place = resolve_place(flags.place, read_environment());
-  return [place, shard = div_ceil(flags.elements, place.run.ranks)] {
+  std::vector<std::int64_t> sizes(kSizes.begin(), kSizes.end());
+  if (flags.elements > 0) sizes = {flags.elements};
+  return [place, sizes] {
     LineWriter out("output", "-");
     run_ranks(place, {}, [&](Device& device, Communicator& communicator) {
-      CommBench(device, communicator, shard).run(communicator.rank() == 0 ? &out : nullptr);
+      LineWriter* lines = communicator.rank() == 0 ? &out : nullptr;
+      for (const std::int64_t size : sizes) {
+        CommBench(device, communicator, div_ceil(size, place.run.ranks)).run(lines);
+      }
     });
   };
 }

@@ -53,6 +53,10 @@ double one_decimal(double value) {
   return std::round(value * 10) / 10;
 }
 
+double two_decimals(double value) {
+  return std::round(value * 100) / 100;
+}
+
 std::int64_t mebibytes(Bytes bytes) {
   return static_cast<std::int64_t>(std::round(static_cast<double>(bytes.count()) * 0x1p-20));
 }

@@ -19,6 +19,7 @@ using Json = nlohmann::ordered_json;
 
 /// For times and rates, whose further digits are noise.
 [[nodiscard]] double one_decimal(double value);
+[[nodiscard]] double two_decimals(double value);
 [[nodiscard]] std::int64_t mebibytes(Bytes bytes);
 
 }  // namespace zero3::program

@@ -158,12 +158,14 @@ void run_ranks(const Place& place, const RankResources& resources,
     }
   };
   if (place.launch) {
-    const auto communicator =
+    auto communicator =
         make_mpi_communicator(*place.launch, {.timeout = place.timeout, .path = place.path});
     try {
       run_rank(*communicator);
     } catch (const RankFailure& failure) {
       communicator->abort(failure.what());
+      // Says what failed, and ends the process.
+      communicator.reset();
       throw;
     }
   } else if (place.run.ranks == 1) {
