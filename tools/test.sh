@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/packages.sh
 
-install_missing "${build_packages[@]}"
+install_missing "${build_packages[@]}" iproute2
 cmake --preset release
 cmake --build --preset release
 ctest --preset release

@@ -99,6 +99,9 @@ class Machine {
 
   [[nodiscard]] const std::vector<int>& members() const { return members_; }
   [[nodiscard]] bool is_first() const { return rank_in(group_) == 0; }
+  [[nodiscard]] LocalPlace local_place() const {
+    return {.rank = rank_in(group_), .ranks = size_of_group(group_)};
+  }
 
   /// One board for all of them, or null and why not.
   std::unique_ptr<Board> share_board(std::string& error) const {
@@ -191,6 +194,7 @@ Meeting meet(const Launch& launch, MpiPath path) {
   check_builds();
 
   const Machine machine(meeting.ranks);
+  meeting.local = machine.local_place();
   std::string error;
   if (path == MpiPath::kAuto) meeting.board = machine.share_board(error);
   if (!error.empty() && machine.is_first()) {

@@ -14,6 +14,7 @@ namespace zero3::mpi {
 /// What a rank knows once all have met.
 struct Meeting {
   int rank = 0, ranks = 1;
+  LocalPlace local;
   /// That of all ranks which are not far.
   std::unique_ptr<process::Board> board;
   /// By rank: is reached by messages.

@@ -27,6 +27,9 @@ constexpr std::chrono::milliseconds kEndingRound{2};
 /// For what this rank has to tell about a failure.
 constexpr std::chrono::milliseconds kLastLetters{200};
 
+/// Of the one world of this process.
+LocalPlace g_local_place;
+
 void write_to_standard_error(int rank, std::string_view message) {
   // In one piece: lines of several ranks meet there.
   const std::string line = concat("zero3: [rank ", rank, "] ", message, '\n');
@@ -84,6 +87,7 @@ void MpiThread::begin(const Launch& launch) {
   try {
     Meeting meeting = meet(launch, options_.path);
     rank_ = meeting.rank;
+    g_local_place = meeting.local;
     const bool any_far =
         std::find(meeting.far.begin(), meeting.far.end(), true) != meeting.far.end();
     if (any_far) messages_ = std::make_unique<MpiMessages>();
@@ -164,6 +168,10 @@ std::string mpi_library() {
   MPI_Get_library_version(text.data(), &length);
   const std::string all(text.data(), static_cast<std::size_t>(length));
   return all.substr(0, all.find(','));
+}
+
+LocalPlace mpi_local_place() {
+  return mpi::g_local_place;
 }
 
 std::unique_ptr<Communicator> make_mpi_communicator(const Launch& launch,

@@ -7,6 +7,10 @@ std::string mpi_library() {
   return {};
 }
 
+LocalPlace mpi_local_place() {
+  return {};
+}
+
 std::unique_ptr<Communicator> make_mpi_communicator(const Launch&, const MpiOptions&) {
   throw UsageError(
       "this zero3 was built without MPI; install libopenmpi-dev and configure it again with "

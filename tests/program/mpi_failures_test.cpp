@@ -100,6 +100,9 @@ TEST(MpiTraining, EndsWellAndLeavesNothing) {
     const Ended ended = mpirun(3, {ZERO3_RANK_WITH_FAULT, "none", "0", "0", path});
     EXPECT_EQ(ended.status, 0) << ended.err;
     EXPECT_EQ(ended.err, "");
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(line_of(ended.out, concat(rank, ": ")), concat(rank, " of 3")) << path;
+    }
   }
 }
 

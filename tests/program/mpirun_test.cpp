@@ -114,5 +114,66 @@ TEST_F(Mpirun, AContradictionOnOneRankEndsAll) {
   EXPECT_TRUE(contains(ended.err, {"says rank 0, MPI says rank 1"}));
 }
 
+class NarrowPlaces : public Mpirun {
+ protected:
+  [[nodiscard]] std::string training(int accumulate) const {
+    return concat(ZERO3_PROGRAM,
+                  " train --threads 1 --batch 2 --seq 33 --steps 3 --eval-tokens 330 --data ",
+                  text_, " --accumulate ", accumulate);
+  }
+  [[nodiscard]] static Ended shell(const std::string& command) {
+    return spawn("/bin/sh", {"-c", command}, {.environment = mpirun_environment()});
+  }
+  [[nodiscard]] std::string checksum_of_one_process(const std::string& accumulate) const {
+    return train_tiny(text_, {"--accumulate", accumulate, "--eval-every", "0"})
+        .done["weights_checksum"];
+  }
+};
+
+TEST_F(NarrowPlaces, OtherUserNamespacesGetMessagesAndOneWarning) {
+  if (shell("unshare -U -r true").status != 0) GTEST_SKIP() << "no user namespaces here";
+  const Ended ended = shell(concat(kMpirun, " --oversubscribe -n 2 unshare -U -r ", training(6)));
+  EXPECT_EQ(parse_training(ended).done["weights_checksum"], checksum_of_one_process("12"));
+  const std::string warning = line_of(ended.err, "zero3: [rank 0] warning: ");
+  EXPECT_TRUE(contains(warning, {"ranks 0, 1 cannot read each other's memory", "/proc/PID/fd"}));
+  EXPECT_EQ(line_of(ended.err, "zero3: [rank 1]"), "");
+}
+
+TEST_F(NarrowPlaces, SmallSharedMemoryDoesNotMatter) {
+  if (shell("unshare -m mount -t tmpfs tmpfs /dev/shm").status != 0)
+    GTEST_SKIP() << "no mount namespaces here; needs root";
+  const Ended ended =
+      shell(concat("unshare -m sh -c 'mount -t tmpfs -o size=64m tmpfs /dev/shm && ", kMpirun,
+                   " --oversubscribe -n 4 ", training(3), "'"));
+  EXPECT_EQ(parse_training(ended).done["weights_checksum"], checksum_of_one_process("12"));
+  EXPECT_EQ(ended.err, "");
+}
+
+TEST_F(NarrowPlaces, SevenRanksOnOneCore) {
+  for (const char* path : {"auto", "messages"}) {
+    const Ended ended = shell(concat("taskset -c 0 ", kMpirun, " --oversubscribe -n 7 ",
+                                     training(1), " --comm-path ", path));
+    EXPECT_EQ(parse_training(ended).done["weights_checksum"], checksum_of_one_process("7"));
+    EXPECT_EQ(ended.err, "");
+  }
+}
+
+// Some scripts export them for other trainers.
+TEST_F(NarrowPlaces, RankAndWorldSizeMayBeThereAsWell) {
+  const Ended ended =
+      shell(concat(kMpirun, " --oversubscribe -n 2 sh -c '",
+                   "RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=2 exec ", training(6), "'"));
+  EXPECT_EQ(parse_training(ended).done["weights_checksum"], checksum_of_one_process("12"));
+}
+
+TEST_F(NarrowPlaces, EveryRankWritesItsTrace) {
+  const Ended ended = shell(concat(kMpirun, " --oversubscribe -n 2 ", training(1), " --trace ",
+                                   dir_.path().string(), "/t.json"));
+  EXPECT_EQ(ended.status, 0) << ended.err;
+  for (const char* name : {"t.json", "t.rank1.json"}) {
+    EXPECT_FALSE(Json::parse(content_of(dir_.path() / name)).empty()) << name;
+  }
+}
+
 }  // namespace
 }  // namespace zero3::test

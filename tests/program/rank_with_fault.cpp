@@ -1,7 +1,7 @@
 // A trainer of three groups that is a rank of MPI, until something goes wrong with it.
 //   rank_with_fault FAULT RANK MILLISECONDS auto|messages
 // FAULT strikes that rank so long after it has begun: kill, stop, exit, throw, fewer, swap; missing
-// strikes at once; none: a short training that ends well.
+// strikes at once; none: says which of its machine it is, and a short training that ends well.
 #include <zero3/zero3.h>
 
 #include <chrono>
@@ -101,6 +101,8 @@ int main(int, char** arguments) {
     const auto communicator =
         zero3::make_mpi_communicator(zero3::resolve_launch(zero3::read_environment()), options);
     rank = communicator->rank();
+    const zero3::LocalPlace local = zero3::mpi_local_place();
+    if (fault.kind == "none") std::printf("%d: %d of %d\n", rank, local.rank, local.ranks);
     try {
       train(*communicator, fault);
     } catch (const std::exception& error) {

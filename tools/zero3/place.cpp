@@ -57,6 +57,15 @@ bool uses_mpi(const PlaceFlags& flags, const Launch& launch, const Environment& 
   return by_mpi_launcher(launch) || environment.contains("PMIX_NAMESPACE");
 }
 
+/// Ranks that share the cores which this process may use.
+int ranks_on_these_cores(const Launch& launch, const Environment& environment) {
+  const auto local_size = environment.find("OMPI_COMM_WORLD_LOCAL_SIZE");
+  if (local_size == environment.end()) return launch.world_size;
+  // A launcher that binds its ranks to cores has divided them already.
+  if (available_cores() < sysconf(_SC_NPROCESSORS_ONLN)) return 1;
+  return static_cast<int>(parse_count(local_size->second, 1, kMaxRanks));
+}
+
 Place place_among_processes(const PlaceFlags& flags, const Launch& launch,
                             const Environment& environment) {
   // Without it MPI_Init ends the process with pages of its own words.
@@ -73,10 +82,7 @@ Place place_among_processes(const PlaceFlags& flags, const Launch& launch,
   ZERO3_CHECK(flags.ranks == 0 || flags.ranks == launch.world_size, "--ranks ", flags.ranks,
               " but the launch (by ", name_of(launch.by), ") has ", launch.world_size,
               "; leave --ranks out");
-  // A launcher that binds its ranks to cores has divided them already.
-  const bool bound = environment.contains("OMPI_COMM_WORLD_LOCAL_SIZE") &&
-                     available_cores() < sysconf(_SC_NPROCESSORS_ONLN);
-  Place place = place_of(flags, launch.world_size, bound ? 1 : launch.world_size);
+  Place place = place_of(flags, launch.world_size, ranks_on_these_cores(launch, environment));
   place.launch = launch;
   place.behind_launcher = true;
   return place;

@@ -15,6 +15,14 @@ namespace zero3 {
 /// The library that was compiled in, "Open MPI v4.1.4"; empty: none. At any time, from any thread.
 [[nodiscard]] std::string mpi_library();
 
+/// Which of the ranks of its machine a process is.
+struct LocalPlace {
+  int rank = 0, ranks = 1;
+};
+/// This process's, by which ranks share memory and not by host names; in order of the ranks of the
+/// world. Known once make_mpi_communicator has returned; 0 of 1 before.
+[[nodiscard]] LocalPlace mpi_local_place();
+
 /// How ranks of one machine reach each other.
 enum class MpiPath : std::uint8_t {
   kAuto,     ///< in place where their memory can be mapped, else by messages, with a warning
