@@ -1,18 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <malloc.h>
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define ZERO3_SANITIZED
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define ZERO3_SANITIZED
-#endif
-#endif
-#ifdef ZERO3_SANITIZED
-#include <sanitizer/allocator_interface.h>
-#endif
-
 #include <atomic>
 #include <stdexcept>
 #include <thread>
@@ -137,36 +124,6 @@ TEST(LocalWorld, RethrowsTheCauseAndNotWhatItCausedElsewhere) {
               });
             }),
             "layer 3");
-}
-
-/// Of this process's heap; a sanitizer has one of its own.
-std::int64_t allocated_bytes() {
-#ifdef ZERO3_SANITIZED
-  return static_cast<std::int64_t>(__sanitizer_get_current_allocated_bytes());
-#else
-  return static_cast<std::int64_t>(mallinfo2().uordblks);
-#endif
-}
-
-TEST(LocalWorld, AMillionCollectivesWouldNotGrowMemory) {
-  std::vector<std::int64_t> growth(2);
-  run_ranks(2, [&](Rank& r) {
-    const Buffer shard = r.upload(std::vector<float>(4, 1.0F)), full = r.allocate(8);
-    const auto rounds = [&](int count) {
-      for (int i = 0; i < count; ++i) {
-        r.communicator->all_gather(full.view(), shard.view(), "a label longer than a short string",
-                                   *r.stream);
-        if (i % 50 == 0) r.stream->synchronize();
-      }
-      r.communicator->barrier("counted", *r.stream);
-      r.stream->synchronize();
-    };
-    rounds(500);
-    const auto before = allocated_bytes();
-    rounds(5000);
-    growth[static_cast<std::size_t>(r.rank)] = allocated_bytes() - before;
-  });
-  for (const std::int64_t bytes : growth) EXPECT_LT(bytes, 64 * 1024);
 }
 
 }  // namespace
