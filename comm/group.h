@@ -35,12 +35,13 @@ struct Call {
   std::vector<Step> steps = {};
 };
 
-/// Ranks that share one order of collectives, and memory: each reads its peers' in place.
+/// Ranks that share one order of collectives.
 ///
 /// [Note: levels] A call passes levels: 0 when all ranks have arrived, k when all have done step
 /// k - 1. Step k waits for level k, and the departure for the last, so that a rank's memory is read
-/// only while its stream stands in the call. A rank arrives at a collective after it has departed
-/// from the one before, so no more than two collectives are under way and two slots serve all.
+/// (in place; a group may send it instead) only while its stream stands in the call. A rank arrives
+/// at a collective after it has departed from the one before, so no more than two collectives are
+/// under way and two slots serve all.
 class Group {
  public:
   static constexpr int kMostSteps = 2;

@@ -11,7 +11,7 @@
 
 namespace zero3::collective {
 
-/// One rank's end of a group whose ranks read each other's memory in place.
+/// One rank's end of a group: what collectives are, whatever lies between the ranks.
 ///
 /// An operation is a row of tasks on the stream: arrive, one or two steps, depart
 /// ([Note: levels] in group.h); the host never waits.

@@ -120,8 +120,9 @@ Command add_bench_comm(CLI::App& bench) {
       bench, "comm", "Collectives between ranks (2 unless told otherwise), a JSON line for each");
   auto flags = std::make_shared<CommFlags>();
   begin_group(*app, "Collectives");
-  add_count(*app, {"--elements", "N", "elements of a group of parameters"}, flags->elements, 1,
-            std::int64_t{1} << 36);
+  add_count(*app,
+            {"--elements", "N", "elements of a group of parameters; several sizes unless given"},
+            flags->elements, 1, std::int64_t{1} << 36);
   add_place_flags(*app, flags->place);
   return {app, [flags] { return prepare(*flags); }};
 }
