@@ -144,7 +144,7 @@ void MpiThread::end_process() {
     // From here on MPI touches no memory of the streams.
     messages_->stop();
   }
-  tell(options_.report, world_->board().failure()->message);
+  tell(options_.report, world_->own_words(*world_->board().failure()));
   std::this_thread::sleep_for(kGrace);
   if (unwinding_) std::this_thread::sleep_for(kGrace);
   MPI_Abort(MPI_COMM_WORLD, 1);

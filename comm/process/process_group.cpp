@@ -143,10 +143,12 @@ void ProcessGroup::await_transfer(const Call& call, int step, Transfer& transfer
   while (transfer.open()) {
     throw_if_failed(call);
     if (std::chrono::steady_clock::now() >= deadline) {
-      fail(call, too_late(call, step + 1, transfer.missing(), world_->timeout()));
+      fail_late(call, step + 1, transfer.missing());
     }
+    world_->waits_in(channel_, full_name(call));
     transfer.sleep(kSlice);
   }
+  world_->waits_no_more(channel_);
   if (!transfer.complete()) throw_if_failed(call);
 }
 
@@ -176,6 +178,7 @@ bool ProcessGroup::passed(const Call& call, int level) {
 void ProcessGroup::await(const Call& call, int level) {
   const Expecting expecting(far_.empty() || level != 0 ? nullptr : world_->messages());
   const auto deadline = std::chrono::steady_clock::now() + world_->timeout();
+  bool waits = false;
   const auto wait_for = [&](int rank) {
     Seat& peer = seat(rank);
     while (true) {
@@ -186,20 +189,27 @@ void ProcessGroup::await(const Call& call, int level) {
       throw_if_failed(call);
       // A turn has no limit of its own: a peer that waits for this rank has one.
       if (level != kTurn && std::chrono::steady_clock::now() >= deadline) {
-        const std::vector<int> absent = absent_from(call, level);
-        Failure failure = too_late(call, level, absent, world_->timeout());
-        for (const int one : absent) failure.message += world_->state_of(one);
-        fail(call, failure);
+        fail_late(call, level, absent_from(call, level));
       }
+      if (!std::exchange(waits, true)) world_->waits_in(channel_, full_name(call));
       sleep_on(peer.progress, seen, kSlice);
     }
   };
   if (level == kTurn) {
     wait_for(rank_);
+    if (waits) world_->waits_no_more(channel_);
     return;
   }
   for (int rank = 0; rank < size(); ++rank) wait_for(rank);
+  // Not where it fails: what it waited in is told then.
+  if (waits) world_->waits_no_more(channel_);
   if (level == 0) check_agreement(call);
+}
+
+void ProcessGroup::fail_late(const Call& call, int level, const std::vector<int>& absent) {
+  Failure failure = too_late(call, level, absent, world_->timeout());
+  for (const int rank : absent) failure.message += world_->state_of(rank);
+  fail(call, failure);
 }
 
 void ProcessGroup::check_agreement(const Call& call) {

@@ -54,6 +54,7 @@ class ProcessGroup final : public collective::Group {
   void check_left(const Call& call, int rank);
   void throw_if_failed(const Call& call);
   [[noreturn]] void fail(const Call& call, const collective::Failure& failure);
+  [[noreturn]] void fail_late(const Call& call, int level, const std::vector<int>& absent);
 
   std::shared_ptr<ProcessWorld> world_;
   int channel_;

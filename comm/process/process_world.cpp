@@ -141,6 +141,28 @@ void ProcessWorld::check_processes() {
   }
 }
 
+void ProcessWorld::waits_in(int channel, std::string operation) {
+  const std::scoped_lock lock(mutex_);
+  waits_in_[channel] = std::move(operation);
+}
+
+void ProcessWorld::waits_no_more(int channel) {
+  const std::scoped_lock lock(mutex_);
+  waits_in_.erase(channel);
+}
+
+std::string ProcessWorld::own_words(const collective::Failure& failure) const {
+  const std::scoped_lock lock(mutex_);
+  std::string text = failure.message;
+  if (failure.names_operation) return text;
+  const char* separator = "; this rank waits in ";
+  for (const auto& [channel, operation] : waits_in_) {
+    text += separator + operation;
+    separator = " and ";
+  }
+  return text;
+}
+
 std::string ProcessWorld::state_of(int rank) const {
   const int number = board_->process(rank).load();
   if (number == 0) return "";
@@ -150,7 +172,8 @@ std::string ProcessWorld::state_of(int rank) const {
   // The state follows the name, which is in brackets and may hold any character.
   const std::size_t bracket = text.rfind(')');
   if (bracket == std::string::npos || bracket + 2 >= text.size()) return "";
-  return text[bracket + 2] == 'T' ? concat(" (process ", number, " is stopped)") : "";
+  return text[bracket + 2] == 'T' ? concat(" (rank ", rank, " is stopped, process ", number, ')')
+                                  : "";
 }
 
 const std::byte* ProcessWorld::memory_of(int rank, const Notice& notice) {

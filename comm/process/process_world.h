@@ -55,7 +55,13 @@ class ProcessWorld {
   void know_processes(const std::vector<std::int32_t>& numbers);
   /// Fails the world if a known process has ended without leaving. Cheap; for any thread.
   void check_processes();
-  /// " (process 4711 is stopped)" where that explains why a rank is absent.
+  /// What this rank waits in, of one communicator; for its own line about a failure.
+  void waits_in(int channel, std::string operation);
+  void waits_no_more(int channel);
+  /// The failure as this rank tells it: with what it waited in, where the failure names none.
+  [[nodiscard]] std::string own_words(const collective::Failure& failure) const;
+
+  /// " (rank 1 is stopped, process 4711)" where that explains why a rank is absent.
   [[nodiscard]] std::string state_of(int rank) const;
 
   /// Where this process finds the memory that a peer's notice names. Throws CommError if it cannot
@@ -83,8 +89,9 @@ class ProcessWorld {
   std::vector<bool> far_;
   Messages* messages_ = nullptr;
   std::unique_ptr<Board> far_board_;
-  std::mutex mutex_;
-  std::vector<int> processes_;  ///< a pidfd by rank; -1: this process, or not yet opened
+  mutable std::mutex mutex_;
+  std::map<int, std::string> waits_in_;  ///< by channel
+  std::vector<int> processes_;           ///< a pidfd by rank; -1: this process, or not yet opened
   std::map<std::pair<int, std::uint32_t>, Mapping> mappings_;  ///< by rank and file
 };
 

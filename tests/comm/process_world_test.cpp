@@ -105,8 +105,8 @@ TEST(ProcessWorld, AStoppedRankIsNamedAfterTheTimeout) {
   processes.send(SIGSTOP);
   EXPECT_TRUE(contains(error_of_gathers(processes, 1),
                        {"collective #2, all_gather of 'block.3' (8000 bytes): rank 1 absent after "
-                        "300 ms (process " +
-                        processes.child() + " is stopped)"}));
+                        "300 ms (rank 1 is stopped, process " +
+                        processes.child() + ")"}));
 }
 
 TEST(ProcessWorld, AnExceptionOfARankIsTheErrorOfTheOther) {

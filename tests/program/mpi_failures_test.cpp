@@ -22,10 +22,10 @@ namespace {
 
 /// What a survivor's line has to say when rank 1 is struck.
 const std::map<std::string, std::vector<std::string_view>> kLines = {
-    {"kill", {"rank 1 has died (process "}},
+    {"kill", {"rank 1 has died (process ", "); this rank waits in collective #", " of '"}},
     {"stop", {"collective #", " of '", "rank 1", " after 1 s"}},
-    {"exit", {"rank 1 has died (process "}},
-    {"throw", {"rank 1 "}},
+    {"exit", {"rank 1 has died (process ", "); this rank waits in collective #", " of '"}},
+    {"throw", {"rank 1", "collective #", " of 'block."}},
     {"fewer", {"collective #", " of '", "rank 1 has ended after "}},
     {"swap", {"collective #", "all_gather of 'block.0'", "all_gather of 'block.1'", "rank 1"}},
     {"missing", {"rank 1 has nothing more", "'block.2.b'"}},

@@ -124,6 +124,25 @@ TEST_F(TrainCommand, OneRankReceivesNothing) {
   EXPECT_EQ(output.done["comm"]["reduce_scatter"]["bytes"], 0);
 }
 
+TEST_F(TrainCommand, TilesAndRecomputationChangeMemoryAlone) {
+  const auto run = [&](const char* dtype, const char* checkpoints, const char* tile) {
+    return train({"--dtype", dtype, "--checkpoint-activations", checkpoints, "--tile", tile,
+                  "--seq", "700", "--eval-tokens", "1400"});
+  };
+  for (const char* dtype : {"fp32", "bf16"}) {
+    const TrainOutput want = run(dtype, "none", "none");
+    for (const char* checkpoints : {"none", "recompute"}) {
+      for (const char* tile : {"auto", "rows=256", "count=3", "seq/hidden"}) {
+        const TrainOutput got = run(dtype, checkpoints, tile);
+        EXPECT_EQ(got.timeless(), want.timeless()) << dtype << checkpoints << tile;
+        EXPECT_EQ(got.done["weights_checksum"], want.done["weights_checksum"])
+            << dtype << checkpoints << tile;
+        EXPECT_EQ(got.done["peak_bytes"], got.done["planned_bytes"]) << checkpoints << tile;
+      }
+    }
+  }
+}
+
 using PlannedRun = std::tuple<const char*, int, const char*>;  ///< Model, ranks, checkpoints
 class PlannedPeak : public ::testing::TestWithParam<PlannedRun> {};
 

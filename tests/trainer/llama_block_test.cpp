@@ -44,12 +44,14 @@ class BlockRun {
  public:
   explicit BlockRun(const LlamaConfig& config, std::int64_t granule_rows = 4,
                     TokenShape tokens = kTokens)
+      : BlockRun(config, LlamaBlockOptions{.granule_rows = granule_rows}, tokens) {}
+  BlockRun(const LlamaConfig& config, const LlamaBlockOptions& options, TokenShape tokens)
       : bench_(DeviceKind::kCpu, 1),
         tokens_(tokens),
         communicator_(make_self_communicator()),
         engine_(*bench_.device, *communicator_,
                 {.optimizer_groups = {OptimizerGroup{}, OptimizerGroup{}}}),
-        block_(config, 0, {.granule_rows = granule_rows}, rope_),
+        block_(config, 0, options, rope_),
         group_(engine_.add_group(block_.group())),
         size_(tokens.rows() * config.hidden) {
     engine_.build();
@@ -66,7 +68,7 @@ class BlockRun {
     workspace_ = bench_.allocate(memory.workspace.count(), DType::kU8);
     in_ = bench_.upload(token_values("x", size_));
     out_ = bench_.allocate(size_);
-    gemm_.emplace(engine_.compute(), granule_rows);
+    gemm_.emplace(engine_.compute(), options.granule_rows);
     engine_.compute().wait(bench_.stream->record());
   }
 
@@ -228,6 +230,62 @@ TEST_P(LlamaBlockFeature, RecomputedBackwardIsBitwiseEqual) {
   const Backward got = recomputed.backward(g);
   EXPECT_EQ(got.gradient, want.gradient);
   EXPECT_EQ(got.params, want.params);
+}
+
+// H2: tiles of one granule, of several, with a short one at the end, and a single one.
+TEST_P(LlamaBlockFeature, TilesChangeNoBit) {
+  constexpr TokenShape kMany = {.batch = 3, .seq = 11};
+  const std::vector<float> g = token_values("g", kMany.rows() * config.hidden);
+  const auto run = [&](const char* tile, bool recompute) {
+    BlockRun block(config,
+                   LlamaBlockOptions{
+                       .granule_rows = 4, .tile = parse_tile_policy(tile), .recompute = recompute},
+                   kMany);
+    const std::vector<float> out = block.forward(recompute ? Pass::kInference : Pass::kTraining);
+    if (recompute) block.forward(Pass::kRecompute);
+    return std::pair(out, block.backward(g));
+  };
+  const auto want = run("none", false);
+  for (const bool recompute : {false, true}) {
+    for (const char* tile :
+         {"none", "rows=1", "rows=8", "rows=32", "count=5", "auto", "seq/hidden"}) {
+      const auto got = run(tile, recompute);
+      EXPECT_EQ(got.first, want.first) << tile << recompute;
+      EXPECT_EQ(got.second.gradient, want.second.gradient) << tile << recompute;
+      EXPECT_EQ(got.second.params, want.second.params) << tile << recompute;
+    }
+  }
+}
+
+TEST(LlamaBlock, TilesBoundTheMemoryOfTheMlp) {
+  const LlamaConfig config = toy_config();
+  const auto memory = [&](const char* tile, std::int64_t seq) {
+    RopeViews rope;
+    return LlamaBlock(config, 0,
+                      {.granule_rows = 4, .tile = parse_tile_policy(tile), .recompute = true}, rope)
+        .memory({.batch = 1, .seq = seq});
+  };
+  // What grows with a token: five tensors of the attention and its log-sum-exps; d_attention,
+  // d_q, d_k and d_v.
+  const std::int64_t saved =
+      4 * (2 * config.query_width() + 2 * config.kv_width() + config.heads + config.hidden);
+  EXPECT_EQ((memory("rows=8", 4096).saved - memory("rows=8", 2048).saved).count(), 2048 * saved);
+  const Bytes untiled = memory("none", 4096).workspace - memory("none", 2048).workspace;
+  const Bytes tiled = memory("rows=8", 4096).workspace - memory("rows=8", 2048).workspace;
+  EXPECT_GE((untiled - tiled).count(), 0);
+  const LlamaConfig wide = [&] {
+    LlamaConfig changed = config;
+    changed.intermediate *= 100;
+    return changed;
+  }();
+  RopeViews rope;
+  const auto wide_memory = [&](const char* tile) {
+    return LlamaBlock(wide, 0,
+                      {.granule_rows = 4, .tile = parse_tile_policy(tile), .recompute = true}, rope)
+        .memory({.batch = 1, .seq = 4096})
+        .workspace;
+  };
+  EXPECT_LT(wide_memory("rows=8").count() * 10, wide_memory("none").count());
 }
 
 TEST_P(LlamaBlockFeature, AnyGranuleGivesTheGradient) {

@@ -45,6 +45,7 @@ BlockSaved BlockPlan::carve_saved(Carver& carver, TokenShape tokens) const {
   saved.attention = carver.take(rows * config.query_width(), dtype);
   saved.lse = carver.take(rows * config.heads, DType::kF32);
   saved.residual = carver.take(rows * config.hidden, dtype);
+  if (options.recompute) return saved;
   saved.gate = carver.take(rows * config.intermediate, dtype);
   saved.up = carver.take(rows * config.intermediate, dtype);
   return saved;
@@ -55,20 +56,22 @@ BlockScratch BlockPlan::carve_scratch(Carver& carver, TokenShape tokens) const {
   const std::int64_t q_size = rows * config.query_width(), kv_size = rows * config.kv_width();
   const DType dtype = options.dtype;
   BlockScratch scratch;
+  const std::int64_t tile = tile_rows(tokens);
   scratch.gemm = carver.take(gemm_bytes(rows).count(), DType::kU8);
   scratch.norm = carver.take(norm_bytes(rows).count(), DType::kU8);
-  scratch.rstd = carver.take(rows, DType::kF32);
+  scratch.rstd = carver.take(tile, DType::kF32);
   const Bytes shared = carver.position();
-  scratch.d_attention = carver.take(q_size, dtype);
-  const Bytes behind = carver.position();
+  scratch.normed = carver.take(tile * config.hidden, dtype);
+  const Bytes behind_normed = carver.position();
+  scratch.product = carver.take(tile * config.intermediate, dtype);
+  if (options.recompute) {
+    scratch.gate = carver.take(tile * config.intermediate, dtype);
+    scratch.up = carver.take(tile * config.intermediate, dtype);
+  }
+
   carver.rewind(shared);
-  scratch.normed = carver.take(rows * config.hidden, dtype);
-  const Bytes phase = std::max(carver.position(), behind);
-
-  carver.rewind(phase);
-  scratch.product = carver.take(rows * config.intermediate, dtype);
-
-  carver.rewind(phase);
+  scratch.d_attention = carver.take(q_size, dtype);
+  carver.rewind(std::max(carver.position(), behind_normed));
   if (config.qk_norm) {
     scratch.q = carver.take(q_size, dtype);
     scratch.k = carver.take(kv_size, dtype);

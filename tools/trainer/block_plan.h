@@ -28,17 +28,20 @@ struct BlockParams {
 struct BlockSaved {
   /// Rotated; in a model with q/k norm as they were projected.
   TensorView q, k;
-  TensorView v, attention, lse, residual, gate, up;
+  TensorView v, attention, lse, residual;
+  /// Not kept with recomputation.
+  TensorView gate, up;
 };
 
 /// Memory during one call.
 struct BlockScratch {
-  TensorView gemm, norm, rstd;
-  /// A norm's output, and later the gradient for it. The gradient for the attention's output lies
-  /// over it.
-  TensorView normed, d_attention;
-  /// Of the MLP: silu(gate) · up, or its gradient.
-  TensorView product;
+  TensorView gemm, norm;
+  // Of one tile. A norm's output, and later the gradient for it:
+  TensorView rstd, normed;
+  // The MLP: silu(gate) · up, or its gradient; gate and up with recomputation.
+  TensorView product, gate, up;
+  /// Over the tile's.
+  TensorView d_attention;
   // Of the attention, over the MLP's. Normed and rotated heads, in a model with q/k norm:
   TensorView q, k, q_rstd, k_rstd;
   TensorView d_q, d_k, d_v, attention;
@@ -50,6 +53,9 @@ struct BlockPlan {
   LlamaBlockOptions options;
   BlockParams params;
 
+  [[nodiscard]] std::int64_t tile_rows(TokenShape tokens) const {
+    return zero3::tile_rows(options.tile, tokens, config.hidden, options.granule_rows);
+  }
   [[nodiscard]] BlockSaved carve_saved(Carver& carver, TokenShape tokens) const;
   [[nodiscard]] BlockScratch carve_scratch(Carver& carver, TokenShape tokens) const;
 

@@ -1,5 +1,7 @@
 #include <zero3/trainer/llama_block.h>
 
+#include <algorithm>
+
 #include <zero3/elementwise.h>
 #include <zero3/swiglu.h>
 
@@ -7,6 +9,10 @@
 
 namespace zero3::trainer {
 namespace {
+
+LinearShape shape(std::int64_t rows, const Linear& linear) {
+  return {.rows = rows, .in = linear.in, .out = linear.out};
+}
 
 /// One forward or backward of a block.
 class BlockPass {
@@ -16,12 +22,41 @@ class BlockPass {
 
   /// Leaves x + attention(norm(x)) in saved.residual.
   void attend(TensorView in);
-  /// Leaves the gate and up projections in saved.
-  void expand();
-  void contract(TensorView out);
+  void mlp(TensorView out);
+  /// What the backward of the MLP reads, if it does not compute it itself.
+  void mlp_for_backward();
   void backward(const Gradients& grads, TensorView in, TensorView gradient);
 
  private:
+  /// Rows that token-wise work takes at a time.
+  struct Tile {
+    std::int64_t begin, rows;
+  };
+  template <class F>
+  void for_each_tile(const F& work) const {
+    for (std::int64_t begin = 0; begin < rows_; begin += tile_rows_) {
+      work(Tile{begin, std::min(tile_rows_, rows_ - begin)});
+    }
+  }
+  /// The tile's rows of a tensor of all rows.
+  [[nodiscard]] static TensorView of(const TensorView& tensor, const Tile& tile,
+                                     std::int64_t width) {
+    return tensor.slice(tile.begin * width, tile.rows * width);
+  }
+  [[nodiscard]] TensorView hidden_of(const TensorView& tensor, const Tile& tile) const {
+    return of(tensor, tile, plan_.config.hidden);
+  }
+  /// A tensor of one tile.
+  [[nodiscard]] static TensorView first(const TensorView& tensor, const Tile& tile,
+                                        std::int64_t width) {
+    return tensor.slice(0, tile.rows * width);
+  }
+  struct Mlp {
+    TensorView normed, product, gate = {}, up = {};
+  };
+  [[nodiscard]] Mlp mlp_of(const Tile& tile) const;
+  /// norm, gate and up.
+  void expand(const Mlp& mlp, const Tile& tile);
   void mlp_backward(const Gradients& grads, TensorView gradient);
   void attention_part_backward(const Gradients& grads, TensorView in, TensorView gradient);
   void rotate_heads();
@@ -31,12 +66,12 @@ class BlockPass {
   void add_weight_gradients(const Gradients& grads, TensorView dy, TensorView x,
                             const Linear& linear);
   void input_gradient(TensorView dx, TensorView dy, const Linear& linear, Into into);
-  void norm(TensorView x, int weight);
-  void norm_backward(const Gradients& grads, TensorView dx, TensorView x, int weight);
+  /// Returns the norm of one tile's rows.
+  TensorView norm(TensorView x, const Tile& tile, int weight);
+  /// dx += the gradient through the norm, whose own is in the tile's `normed`.
+  void norm_backward(const Gradients& grads, TensorView dx, TensorView x, const Tile& tile,
+                     int weight);
 
-  [[nodiscard]] LinearShape shape(const Linear& linear) const {
-    return {.rows = rows_, .in = linear.in, .out = linear.out};
-  }
   /// Heads as the attention sees them.
   [[nodiscard]] const TensorView& q() const { return plan_.config.qk_norm ? scratch_.q : saved_.q; }
   [[nodiscard]] const TensorView& k() const { return plan_.config.qk_norm ? scratch_.k : saved_.k; }
@@ -47,7 +82,7 @@ class BlockPass {
   const LayerContext& context_;
   const Gathered& weights_;
   Stream& stream_;
-  std::int64_t rows_;
+  std::int64_t rows_, tile_rows_;
   TensorView cos_, sin_;
   BlockSaved saved_;
   BlockScratch scratch_;
@@ -60,7 +95,8 @@ BlockPass::BlockPass(const BlockPlan& plan, const RopeViews& rope, const LayerCo
       context_(context),
       weights_(weights),
       stream_(context.stream),
-      rows_(context.tokens.rows()) {
+      rows_(context.tokens.rows()),
+      tile_rows_(plan.tile_rows(context.tokens)) {
   const std::int64_t angles = context.tokens.seq * plan.config.head_dim / 2;
   ZERO3_CHECK(angles <= rope.cos.count(), "a sequence of ", context.tokens.seq,
               " tokens is longer than the rotary table's ",
@@ -74,26 +110,34 @@ BlockPass::BlockPass(const BlockPlan& plan, const RopeViews& rope, const LayerCo
 
 void BlockPass::project(TensorView y, TensorView x, const Linear& linear) {
   const TensorView bias = linear.bias < 0 ? TensorView() : weights_[linear.bias];
-  context_.gemm.forward(y, x, weights_[linear.weight], bias, shape(linear), scratch_.gemm);
+  context_.gemm.forward(y, x, weights_[linear.weight], bias, shape(x.count() / linear.in, linear),
+                        scratch_.gemm);
 }
 
 void BlockPass::add_weight_gradients(const Gradients& grads, TensorView dy, TensorView x,
                                      const Linear& linear) {
-  context_.gemm.backward_weight(grads[linear.weight], dy, x, shape(linear), scratch_.gemm);
-  if (linear.bias >= 0) context_.gemm.backward_bias(grads[linear.bias], dy, shape(linear));
+  const LinearShape product = shape(x.count() / linear.in, linear);
+  context_.gemm.backward_weight(grads[linear.weight], dy, x, product, scratch_.gemm);
+  if (linear.bias >= 0) context_.gemm.backward_bias(grads[linear.bias], dy, product);
 }
 
 void BlockPass::input_gradient(TensorView dx, TensorView dy, const Linear& linear, Into into) {
-  context_.gemm.backward_input(dx, dy, weights_[linear.weight], shape(linear), into, scratch_.gemm);
+  context_.gemm.backward_input(dx, dy, weights_[linear.weight],
+                               shape(dx.count() / linear.in, linear), into, scratch_.gemm);
 }
 
-void BlockPass::norm(TensorView x, int weight) {
-  rms_norm_forward(scratch_.normed, scratch_.rstd, x, weights_[weight], plan_.norm(rows_), stream_);
+TensorView BlockPass::norm(TensorView x, const Tile& tile, int weight) {
+  const TensorView normed = first(scratch_.normed, tile, plan_.config.hidden);
+  rms_norm_forward(normed, first(scratch_.rstd, tile, 1), x, weights_[weight],
+                   plan_.norm(tile.rows), stream_);
+  return normed;
 }
 
-void BlockPass::norm_backward(const Gradients& grads, TensorView dx, TensorView x, int weight) {
-  rms_norm_backward(dx, grads[weight], scratch_.normed, x, scratch_.rstd, weights_[weight],
-                    plan_.norm(rows_), Into::kAccumulate, scratch_.norm, stream_);
+void BlockPass::norm_backward(const Gradients& grads, TensorView dx, TensorView x, const Tile& tile,
+                              int weight) {
+  rms_norm_backward(dx, grads[weight], first(scratch_.normed, tile, plan_.config.hidden), x,
+                    first(scratch_.rstd, tile, 1), weights_[weight], plan_.norm(tile.rows),
+                    Into::kAccumulate, scratch_.norm, stream_);
 }
 
 void BlockPass::rotate(TensorView heads, std::int64_t count, RopeDirection direction) {
@@ -126,10 +170,13 @@ void BlockPass::unrotate_gradients(const Gradients& grads) {
 }
 
 void BlockPass::attend(TensorView in) {
-  norm(in, params_.input_norm);
-  project(saved_.q, scratch_.normed, params_.q);
-  project(saved_.k, scratch_.normed, params_.k);
-  project(saved_.v, scratch_.normed, params_.v);
+  const LlamaConfig& config = plan_.config;
+  for_each_tile([&](const Tile& tile) {
+    const TensorView normed = norm(hidden_of(in, tile), tile, params_.input_norm);
+    project(of(saved_.q, tile, config.query_width()), normed, params_.q);
+    project(of(saved_.k, tile, config.kv_width()), normed, params_.k);
+    project(of(saved_.v, tile, config.kv_width()), normed, params_.v);
+  });
   rotate_heads();
   attention_forward(saved_.attention, saved_.lse, q(), k(), saved_.v,
                     plan_.attention(context_.tokens), scratch_.attention, stream_);
@@ -137,49 +184,89 @@ void BlockPass::attend(TensorView in) {
   add(saved_.residual, saved_.residual, in, stream_);
 }
 
-void BlockPass::expand() {
-  norm(saved_.residual, params_.mlp_norm);
-  project(saved_.gate, scratch_.normed, params_.gate);
-  project(saved_.up, scratch_.normed, params_.up);
+BlockPass::Mlp BlockPass::mlp_of(const Tile& tile) const {
+  const std::int64_t hidden = plan_.config.hidden, width = plan_.config.intermediate;
+  Mlp mlp = {.normed = first(scratch_.normed, tile, hidden),
+             .product = first(scratch_.product, tile, width)};
+  if (plan_.options.recompute) {
+    mlp.gate = first(scratch_.gate, tile, width);
+    mlp.up = first(scratch_.up, tile, width);
+  } else {
+    mlp.gate = of(saved_.gate, tile, width);
+    mlp.up = of(saved_.up, tile, width);
+  }
+  return mlp;
 }
 
-void BlockPass::contract(TensorView out) {
-  swiglu_forward(scratch_.product, saved_.gate, saved_.up, stream_);
-  project(out, scratch_.product, params_.down);
-  add(out, out, saved_.residual, stream_);
+void BlockPass::expand(const Mlp& mlp, const Tile& tile) {
+  norm(hidden_of(saved_.residual, tile), tile, params_.mlp_norm);
+  project(mlp.gate, mlp.normed, params_.gate);
+  project(mlp.up, mlp.normed, params_.up);
+}
+
+void BlockPass::mlp(TensorView out) {
+  for_each_tile([&](const Tile& tile) {
+    const Mlp mlp = mlp_of(tile);
+    const TensorView tile_out = hidden_of(out, tile);
+    expand(mlp, tile);
+    swiglu_forward(mlp.product, mlp.gate, mlp.up, stream_);
+    project(tile_out, mlp.product, params_.down);
+    add(tile_out, tile_out, hidden_of(saved_.residual, tile), stream_);
+  });
+}
+
+void BlockPass::mlp_for_backward() {
+  if (plan_.options.recompute) return;
+  for_each_tile([&](const Tile& tile) { expand(mlp_of(tile), tile); });
 }
 
 void BlockPass::mlp_backward(const Gradients& grads, TensorView gradient) {
-  const TensorView &product = scratch_.product, &d_gate = saved_.gate, &d_up = saved_.up;
-  input_gradient(product, gradient, params_.down, Into::kReplace);
-  // The gradients take the place of what they are computed from.
-  swiglu_backward(d_gate, d_up, product, product, saved_.gate, saved_.up, stream_);
-  add_weight_gradients(grads, gradient, product, params_.down);
-  norm(saved_.residual, params_.mlp_norm);
-  add_weight_gradients(grads, d_gate, scratch_.normed, params_.gate);
-  add_weight_gradients(grads, d_up, scratch_.normed, params_.up);
-  input_gradient(scratch_.normed, d_gate, params_.gate, Into::kReplace);
-  input_gradient(scratch_.normed, d_up, params_.up, Into::kAccumulate);
-  norm_backward(grads, gradient, saved_.residual, params_.mlp_norm);
+  for_each_tile([&](const Tile& tile) {
+    const Mlp mlp = mlp_of(tile);
+    const TensorView d_out = hidden_of(gradient, tile);
+    const TensorView residual = hidden_of(saved_.residual, tile);
+    if (plan_.options.recompute) {
+      expand(mlp, tile);
+    } else {
+      norm(residual, tile, params_.mlp_norm);
+    }
+    input_gradient(mlp.product, d_out, params_.down, Into::kReplace);
+    // The gradients take the place of what they are computed from.
+    const TensorView &d_gate = mlp.gate, &d_up = mlp.up;
+    swiglu_backward(d_gate, d_up, mlp.product, mlp.product, mlp.gate, mlp.up, stream_);
+    add_weight_gradients(grads, d_out, mlp.product, params_.down);
+    add_weight_gradients(grads, d_gate, mlp.normed, params_.gate);
+    add_weight_gradients(grads, d_up, mlp.normed, params_.up);
+    input_gradient(mlp.normed, d_gate, params_.gate, Into::kReplace);
+    input_gradient(mlp.normed, d_up, params_.up, Into::kAccumulate);
+    norm_backward(grads, d_out, residual, tile, params_.mlp_norm);
+  });
 }
 
 void BlockPass::attention_part_backward(const Gradients& grads, TensorView in,
                                         TensorView gradient) {
+  const LlamaConfig& config = plan_.config;
   add_weight_gradients(grads, gradient, saved_.attention, params_.o);
   input_gradient(scratch_.d_attention, gradient, params_.o, Into::kReplace);
-  if (plan_.config.qk_norm) rotate_heads();
+  if (config.qk_norm) rotate_heads();
   attention_backward(scratch_.d_q, scratch_.d_k, scratch_.d_v, scratch_.d_attention,
                      saved_.attention, saved_.lse, q(), k(), saved_.v,
                      plan_.attention(context_.tokens), scratch_.attention, stream_);
   unrotate_gradients(grads);
-  norm(in, params_.input_norm);
-  add_weight_gradients(grads, scratch_.d_q, scratch_.normed, params_.q);
-  add_weight_gradients(grads, scratch_.d_k, scratch_.normed, params_.k);
-  add_weight_gradients(grads, scratch_.d_v, scratch_.normed, params_.v);
-  input_gradient(scratch_.normed, scratch_.d_q, params_.q, Into::kReplace);
-  input_gradient(scratch_.normed, scratch_.d_k, params_.k, Into::kAccumulate);
-  input_gradient(scratch_.normed, scratch_.d_v, params_.v, Into::kAccumulate);
-  norm_backward(grads, gradient, in, params_.input_norm);
+  for_each_tile([&](const Tile& tile) {
+    const TensorView x = hidden_of(in, tile);
+    const TensorView normed = norm(x, tile, params_.input_norm);
+    const TensorView d_q = of(scratch_.d_q, tile, config.query_width());
+    const TensorView d_k = of(scratch_.d_k, tile, config.kv_width());
+    const TensorView d_v = of(scratch_.d_v, tile, config.kv_width());
+    add_weight_gradients(grads, d_q, normed, params_.q);
+    add_weight_gradients(grads, d_k, normed, params_.k);
+    add_weight_gradients(grads, d_v, normed, params_.v);
+    input_gradient(normed, d_q, params_.q, Into::kReplace);
+    input_gradient(normed, d_k, params_.k, Into::kAccumulate);
+    input_gradient(normed, d_v, params_.v, Into::kAccumulate);
+    norm_backward(grads, hidden_of(gradient, tile), x, tile, params_.input_norm);
+  });
 }
 
 void BlockPass::backward(const Gradients& grads, TensorView in, TensorView gradient) {
@@ -219,8 +306,11 @@ void LlamaBlock::forward(const LayerContext& context, const Gathered& weights, T
                          TensorView out, TensorView saved, Pass pass) {
   BlockPass run(state_->plan, state_->rope, context, weights, saved);
   run.attend(in);
-  run.expand();
-  if (pass != Pass::kRecompute) run.contract(out);
+  if (pass != Pass::kRecompute) {
+    run.mlp(out);
+  } else {
+    run.mlp_for_backward();
+  }
 }
 
 void LlamaBlock::backward(const LayerContext& context, const Gathered& weights,

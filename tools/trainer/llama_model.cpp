@@ -164,7 +164,9 @@ LlamaModel::State::State(Engine& the_engine, const LlamaConfig& the_config,
       token_upload(stream) {
   const LlamaBlockOptions block_options = {.dtype = options.dtype,
                                            .granule_rows = options.granule_rows,
-                                           .threads = stream.device().threads()};
+                                           .threads = stream.device().threads(),
+                                           .tile = options.tile,
+                                           .recompute = options.recompute};
   std::vector<std::unique_ptr<Layer>> blocks;
   for (std::int64_t i = 0; i < config.layers; ++i) {
     blocks.push_back(std::make_unique<LlamaBlock>(config, i, block_options, rope));

@@ -27,7 +27,10 @@ EngineOptions engine_options(const TrainOptions& options) {
 }
 
 LlamaOptions llama_options(const TrainOptions& options) {
-  return {.tokens = options.micro_batch, .dtype = options.dtype, .recompute = options.recompute};
+  return {.tokens = options.micro_batch,
+          .dtype = options.dtype,
+          .recompute = options.recompute,
+          .tile = options.tile};
 }
 
 void run_or_abort(Communicator& communicator, const std::function<void()>& work) {

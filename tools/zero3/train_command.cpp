@@ -44,12 +44,16 @@ std::string trace_file(const std::string& given, const Place& place) {
 RunTitle title_of(const TrainJob& job) {
   const trainer::TrainOptions& options = job.options;
   return {.text = fmt::format(
-              "{}: {:.1f} M parameters, {}; {} of {}; steps of {} x {} x {} tokens; "
+              "{}: {:.1f} M parameters, {}; {} of {}; steps of {} x {} x {} tokens in {}; "
               "memory plan {} a rank",
               job.flags.base.model, static_cast<double>(job.plan.parameters) * 1e-6,
               name_of(options.dtype), counted(job.place.run.ranks, "rank"),
               counted(job.place.run.threads, "thread"), job.place.run.ranks * options.accumulate,
-              options.micro_batch.batch, options.micro_batch.seq, concat(job.plan.memory.total())),
+              options.micro_batch.batch, options.micro_batch.seq,
+              counted(tile_count(options.tile, options.micro_batch, job.config.hidden,
+                                 kDefaultGranuleRows),
+                      "tile"),
+              concat(job.plan.memory.total())),
           .steps = options.steps,
           .flops_per_step = job.plan.model_flops,
           .peak_flops = measure_matrix_peak(options.dtype, job.place.run)};

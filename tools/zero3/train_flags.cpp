@@ -98,6 +98,11 @@ void add_model_flags(CLI::App& app, ModelFlags& flags, std::int64_t least_steps)
         if (text != "none" && text != "recompute") fail_choice(text, {"none", "recompute"});
         flags.train.recompute = text == "recompute";
       });
+  add_value(app,
+            {"--tile", "auto|none|rows=R|count=N|seq/hidden",
+             "tiles of rows in which MLP, norms and projections are computed"},
+            "auto",
+            [&flags](const std::string& text) { flags.train.tile = parse_tile_policy(text); });
 }
 
 void add_train_flags(CLI::App& app, TrainFlags& flags) {

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include <zero3/layer.h>
+#include <zero3/tile_policy.h>
 #include <zero3/trainer/llama_config.h>
 
 namespace zero3::trainer {
@@ -24,14 +25,20 @@ struct LlamaBlockOptions {
   std::int64_t granule_rows = kDefaultGranuleRows;
   /// Of the stream that will run the block.
   int threads = 1;
+  /// Of the MLP, the norms and the projections.
+  TilePolicy tile = {};
+  /// Each backward comes right after a recomputing pass: the MLP's products then run again tile by
+  /// tile, and nothing of it is kept.
+  bool recompute = false;
 };
 
 /// One decoder layer: h = x + attention(norm(x)), y = h + mlp(norm(h)).
 ///
-/// For its backward it keeps q, k, v, the attention's output and its log-sum-exps, h, gate and up;
-/// norms, silu and the rotation of normed heads run again. A recomputing pass leaves the down
-/// projection out: 11 products of the MLP's size for forward, recomputation and backward together,
-/// where running the whole layer twice takes 12.
+/// For its backward it keeps q, k, v, the attention's output and its log-sum-exps, h, and, without
+/// recomputation, gate and up; norms, silu and the rotation of normed heads run again. With
+/// recomputation gate and up run again in the backward, tile by tile, and the down projection does
+/// not: 11 products of the MLP's size for forward and backward together, where running the whole
+/// layer twice takes 12. Results do not depend on the tiles.
 class LlamaBlock final : public Layer {
  public:
   /// `rope` is read when the block runs and outlives it.

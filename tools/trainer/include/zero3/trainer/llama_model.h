@@ -20,6 +20,7 @@ struct LlamaOptions {
   /// Precision::param.
   DType dtype = DType::kF32;
   bool recompute = false;
+  TilePolicy tile = {};
   std::int64_t granule_rows = kDefaultGranuleRows;
 };
 

@@ -31,6 +31,8 @@ struct TrainOptions {
   std::uint64_t seed = 0;
   /// Keep layer inputs alone, and run layers again in the backward.
   bool recompute = false;
+  /// Of token-wise work in the blocks.
+  TilePolicy tile = {};
   /// Layers gathered ahead.
   int prefetch = 1;
   Elements keep_gathered_below{0};
