@@ -89,7 +89,7 @@ void MpiMessages::carry(const std::function<void(const Letter&)>& deliver) {
     begun.swap(begun_);
   }
   if (!letters.empty() || !begun.empty()) last_news_ = Clock::now();
-  send_letters(std::move(letters));
+  send_letters(letters);
   for (auto& transfer : begun) start(std::move(transfer));
   receive_letters(deliver);
   std::erase_if(moving_, [this](Moving& moving) { return advance(moving); });
@@ -100,7 +100,7 @@ void MpiMessages::carry(const std::function<void(const Letter&)>& deliver) {
   });
 }
 
-void MpiMessages::send_letters(std::deque<std::pair<int, std::vector<std::byte>>> letters) {
+void MpiMessages::send_letters(std::deque<std::pair<int, std::vector<std::byte>>>& letters) {
   for (auto& [rank, bytes] : letters) {
     Sent& sent = sent_.emplace_back();
     sent.bytes = std::move(bytes);

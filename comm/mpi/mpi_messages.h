@@ -59,7 +59,7 @@ class MpiMessages final : public process::Messages {
     std::vector<int> requests_of_part;  ///< that have not ended
   };
 
-  void send_letters(std::deque<std::pair<int, std::vector<std::byte>>> letters);
+  void send_letters(std::deque<std::pair<int, std::vector<std::byte>>>& letters);
   void receive_letters(const std::function<void(const process::Letter&)>& deliver);
   void post_receive();
   void start(std::shared_ptr<process::Transfer> transfer);
