@@ -19,6 +19,7 @@ struct LayerStack::State {
   /// One per layer, or one for all with recompute.
   std::vector<Buffer> saved = {};
   TokenShape current = {};
+  BatchPlace place = {};
   bool trained = false;
 
   [[nodiscard]] Elements hidden_size() const {
@@ -39,8 +40,8 @@ struct LayerStack::State {
   [[nodiscard]] TensorView saved_of(std::size_t layer) const {
     return saved[options.recompute ? 0 : layer].view();
   }
-  [[nodiscard]] LayerContext context() const {
-    return {current, engine.compute(), *gemm, workspace};
+  [[nodiscard]] LayerContext context(bool training) const {
+    return {current, engine.compute(), *gemm, workspace, place, training};
   }
   void set_current(TokenShape tokens) {
     ZERO3_CHECK(!hidden.empty(), "a layer stack is used before build()");
@@ -110,16 +111,18 @@ TensorView LayerStack::input(TokenShape tokens) {
   return state_->rows(state_->hidden.front());
 }
 
-TensorView LayerStack::forward(TokenShape tokens, Pass pass) {
+TensorView LayerStack::forward(TokenShape tokens, Pass pass, BatchPlace place) {
   State& s = *state_;
   ZERO3_CHECK(pass != Pass::kRecompute, "a whole layer stack is asked to recompute");
   s.set_current(tokens);
+  s.place = place;
+  const bool training = pass == Pass::kTraining;
   for (std::size_t i = 0; i < s.layers.size(); ++i) {
     const Gathered weights = s.engine.gather(s.groups[i]);
-    s.layers[i]->forward(s.context(), weights, s.rows(s.hidden[i]), s.rows(s.hidden[i + 1]),
+    s.layers[i]->forward(s.context(training), weights, s.rows(s.hidden[i]), s.rows(s.hidden[i + 1]),
                          s.saved_of(i), s.options.recompute ? Pass::kInference : pass);
   }
-  s.trained = pass == Pass::kTraining;
+  s.trained = training;
   return s.rows(s.hidden.back());
 }
 
@@ -131,10 +134,11 @@ void LayerStack::backward(TensorView gradient) {
     const Gathered weights = s.engine.gather(s.groups[i]);
     const TensorView in = s.rows(s.hidden[i]);
     if (s.options.recompute) {
-      s.layers[i]->forward(s.context(), weights, in, TensorView(), s.saved_of(i), Pass::kRecompute);
+      s.layers[i]->forward(s.context(true), weights, in, TensorView(), s.saved_of(i),
+                           Pass::kRecompute);
     }
     const Gradients grads = s.engine.grads(s.groups[i]);
-    s.layers[i]->backward(s.context(), weights, grads, in, s.saved_of(i), gradient);
+    s.layers[i]->backward(s.context(true), weights, grads, in, s.saved_of(i), gradient);
   }
 }
 

@@ -24,6 +24,8 @@ constexpr std::chrono::milliseconds kGrace{500};
 
 /// Between two looks while the others end as well.
 constexpr std::chrono::milliseconds kEndingRound{2};
+/// For this rank to come to an operation that the failure keeps it in.
+constexpr std::chrono::milliseconds kNextOperation{100};
 /// For what this rank has to tell about a failure.
 constexpr std::chrono::milliseconds kLastLetters{200};
 
@@ -144,7 +146,12 @@ void MpiThread::end_process() {
     // From here on MPI touches no memory of the streams.
     messages_->stop();
   }
-  tell(options_.report, world_->own_words(*world_->board().failure()));
+  const collective::Failure failure = *world_->board().failure();
+  const auto deadline = std::chrono::steady_clock::now() + kNextOperation;
+  while (!world_->knows_operation(failure) && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(kEndingRound);
+  }
+  tell(options_.report, world_->own_words(failure));
   std::this_thread::sleep_for(kGrace);
   if (unwinding_) std::this_thread::sleep_for(kGrace);
   MPI_Abort(MPI_COMM_WORLD, 1);

@@ -21,6 +21,9 @@ constexpr std::uint32_t base(std::int64_t sequence) {
   return static_cast<std::uint32_t>(sequence * 4);
 }
 
+/// For a letter that is on its way.
+constexpr std::chrono::milliseconds kTimeOfALetter{200};
+
 /// Letters are looked for often as long as it lives.
 class Expecting {
  public:
@@ -184,14 +187,19 @@ void ProcessGroup::await(const Call& call, int level) {
     while (true) {
       const std::uint32_t seen = peer.progress.load(std::memory_order_acquire);
       if (reached(rank, call, level)) return;
+      if (!std::exchange(waits, true)) world_->waits_in(channel_, full_name(call));
       if (level != kTurn) check_left(call, rank);
       world_->check_processes();
       throw_if_failed(call);
       // A turn has no limit of its own: a peer that waits for this rank has one.
       if (level != kTurn && std::chrono::steady_clock::now() >= deadline) {
-        fail_late(call, level, absent_from(call, level));
+        const std::vector<int> absent = absent_from(call, level);
+        // Of several that are absent most wait for another themselves, and have for longer: what
+        // they say names it.
+        const bool others_know = !far_.empty() && absent.size() > 1;
+        const auto limit = others_know ? deadline + kTimeOfALetter : deadline;
+        if (std::chrono::steady_clock::now() >= limit) fail_late(call, level, absent);
       }
-      if (!std::exchange(waits, true)) world_->waits_in(channel_, full_name(call));
       sleep_on(peer.progress, seen, kSlice);
     }
   };
@@ -243,6 +251,7 @@ void ProcessGroup::check_left(const Call& call, int rank) {
 
 void ProcessGroup::throw_if_failed(const Call& call) {
   if (!world_->board().failed()) return;
+  world_->waits_in(channel_, full_name(call));
   throw error(call, *world_->board().failure());
 }
 

@@ -151,6 +151,11 @@ void ProcessWorld::waits_no_more(int channel) {
   waits_in_.erase(channel);
 }
 
+bool ProcessWorld::knows_operation(const collective::Failure& failure) const {
+  const std::scoped_lock lock(mutex_);
+  return failure.names_operation || !waits_in_.empty();
+}
+
 std::string ProcessWorld::own_words(const collective::Failure& failure) const {
   const std::scoped_lock lock(mutex_);
   std::string text = failure.message;

@@ -58,6 +58,8 @@ class ProcessWorld {
   /// What this rank waits in, of one communicator; for its own line about a failure.
   void waits_in(int channel, std::string operation);
   void waits_no_more(int channel);
+  /// Whether own_words() names an operation.
+  [[nodiscard]] bool knows_operation(const collective::Failure& failure) const;
   /// The failure as this rank tells it: with what it waited in, where the failure names none.
   [[nodiscard]] std::string own_words(const collective::Failure& failure) const;
 

@@ -3,6 +3,7 @@
 #include <zero3/adamw.h>
 #include <zero3/cast.h>
 #include <zero3/cross_entropy.h>
+#include <zero3/dropout.h>
 #include <zero3/elementwise.h>
 #include <zero3/embedding.h>
 #include <zero3/reduce.h>
@@ -22,6 +23,8 @@ void cast(TensorView target, TensorView source, Stream& stream);
 void round_to(TensorView values, DType dtype, Stream& stream);
 void add(TensorView out, TensorView a, TensorView b, Stream& stream);
 void scale(TensorView out, TensorView x, float factor, Stream& stream);
+void dropout(TensorView target, TensorView source, std::int64_t width, float probability,
+             const DropoutDraw& draw, Stream& stream);
 
 void fold(TensorView accumulator, TensorView source, DType wire, Into into, Stream& stream);
 void sum_in_order(TensorView out, TensorView values, Stream& stream);

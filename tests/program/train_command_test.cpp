@@ -114,6 +114,7 @@ TEST_P(LocalRanks, GiveTheBitsOfOneProcess) {
 INSTANTIATE_TEST_SUITE_P(
     TrainCommand, LocalRanks,
     ::testing::Values(Numbers{"Fp32", {}}, Numbers{"Bf16", {"--dtype", "bf16"}},
+                      Numbers{"Dropout", {"--dropout", "0.2"}},
                       Numbers{"Bf16Recompute",
                               {"--dtype", "bf16", "--checkpoint-activations", "recompute"}}),
     [](const auto& test) { return test.param.name; });
@@ -126,8 +127,8 @@ TEST_F(TrainCommand, OneRankReceivesNothing) {
 
 TEST_F(TrainCommand, TilesAndRecomputationChangeMemoryAlone) {
   const auto run = [&](const char* dtype, const char* checkpoints, const char* tile) {
-    return train({"--dtype", dtype, "--checkpoint-activations", checkpoints, "--tile", tile,
-                  "--seq", "700", "--eval-tokens", "1400"});
+    return train({"--dropout", "0.1", "--dtype", dtype, "--checkpoint-activations", checkpoints,
+                  "--tile", tile, "--seq", "700", "--eval-tokens", "1400"});
   };
   for (const char* dtype : {"fp32", "bf16"}) {
     const TrainOutput want = run(dtype, "none", "none");

@@ -103,8 +103,13 @@ class BlockRun {
   }
 
   [[nodiscard]] LayerContext context() {
-    return {tokens_, engine_.compute(), *gemm_, workspace_.view()};
+    return {tokens_, engine_.compute(), *gemm_, workspace_.view(), place, true};
   }
+  void set_input(const std::vector<float>& values) {
+    copy_from_host(in_.view(), values.data(), engine_.compute());
+    engine_.compute().synchronize();
+  }
+  BatchPlace place;
   LlamaBlock& block() { return block_; }
   Engine& engine() { return engine_; }
 
@@ -254,6 +259,63 @@ TEST_P(LlamaBlockFeature, TilesChangeNoBit) {
       EXPECT_EQ(got.second.gradient, want.second.gradient) << tile << recompute;
       EXPECT_EQ(got.second.params, want.second.params) << tile << recompute;
     }
+  }
+}
+
+// H5: recomputation and tiles see the masks of the forward.
+TEST_P(LlamaBlockFeature, DropoutIsTheSameInTilesAndRecomputation) {
+  constexpr TokenShape kMany = {.batch = 3, .seq = 11};
+  const std::vector<float> g = token_values("g", kMany.rows() * config.hidden);
+  const auto run = [&](const char* tile, bool recompute, std::int64_t step) {
+    BlockRun block(config,
+                   LlamaBlockOptions{.granule_rows = 4,
+                                     .tile = parse_tile_policy(tile),
+                                     .recompute = recompute,
+                                     .dropout = 0.3F,
+                                     .seed = 5},
+                   kMany);
+    block.place = {.step = step, .first_token = 77};
+    const std::vector<float> out = block.forward(recompute ? Pass::kInference : Pass::kTraining);
+    if (recompute) block.forward(Pass::kRecompute);
+    return std::pair(out, block.backward(g));
+  };
+  const auto want = run("none", false, 1);
+  for (const bool recompute : {false, true}) {
+    for (const char* tile : {"none", "rows=8"}) {
+      const auto got = run(tile, recompute, 1);
+      EXPECT_EQ(got.first, want.first) << tile << recompute;
+      EXPECT_EQ(got.second.gradient, want.second.gradient) << tile << recompute;
+      EXPECT_EQ(got.second.params, want.second.params) << tile << recompute;
+    }
+  }
+  EXPECT_NE(run("none", false, 2).first, want.first);
+}
+
+// The masks are constants of a forward, so its differences are what the backward must give.
+TEST(LlamaBlock, GradientThroughDropoutIsThatOfDifferences) {
+  const LlamaConfig config = toy_config();
+  const LlamaBlockOptions options = {.granule_rows = 4, .dropout = 0.3F, .seed = 5};
+  const std::vector<float> g = token_values("g", kTokens.rows() * config.hidden);
+  BlockRun block(config, options, kTokens);
+  const auto value = [&](const std::vector<float>& in) {
+    block.set_input(in);
+    const std::vector<float> out = block.forward();
+    double sum = 0;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      sum += static_cast<double>(out[i]) * static_cast<double>(g[i]);
+    }
+    return sum;
+  };
+  const std::vector<float> in = token_values("x", kTokens.rows() * config.hidden);
+  value(in);
+  const Backward got = block.backward(g);
+  constexpr float kStep = 1.0F / 64;
+  for (std::size_t i = 0; i < in.size(); i += 13) {
+    std::vector<float> above = in, below = in;
+    above[i] += kStep;
+    below[i] -= kStep;
+    const double slope = (value(above) - value(below)) / (2 * static_cast<double>(kStep));
+    EXPECT_NEAR(static_cast<double>(got.gradient[i]), slope, 0.02) << i;
   }
 }
 

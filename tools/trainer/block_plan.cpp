@@ -59,6 +59,7 @@ BlockScratch BlockPlan::carve_scratch(Carver& carver, TokenShape tokens) const {
   const std::int64_t tile = tile_rows(tokens);
   scratch.gemm = carver.take(gemm_bytes(rows).count(), DType::kU8);
   scratch.norm = carver.take(norm_bytes(rows).count(), DType::kU8);
+  if (options.dropout > 0) scratch.dropped = carver.take(tile * config.hidden, dtype);
   scratch.rstd = carver.take(tile, DType::kF32);
   const Bytes shared = carver.position();
   scratch.normed = carver.take(tile * config.hidden, dtype);

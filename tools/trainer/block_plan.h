@@ -36,6 +36,8 @@ struct BlockSaved {
 /// Memory during one call.
 struct BlockScratch {
   TensorView gemm, norm;
+  /// With dropout, of one tile: the gradient through it.
+  TensorView dropped;
   // Of one tile. A norm's output, and later the gradient for it:
   TensorView rstd, normed;
   // The MLP: silu(gate) · up, or its gradient; gate and up with recomputation.
@@ -52,6 +54,8 @@ struct BlockPlan {
   LlamaConfig config;
   LlamaBlockOptions options;
   BlockParams params;
+  /// The block's number in the model.
+  std::int64_t index = 0;
 
   [[nodiscard]] std::int64_t tile_rows(TokenShape tokens) const {
     return zero3::tile_rows(options.tile, tokens, config.hidden, options.granule_rows);

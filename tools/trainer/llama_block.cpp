@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <zero3/dropout.h>
 #include <zero3/elementwise.h>
 #include <zero3/swiglu.h>
 
@@ -9,6 +10,11 @@
 
 namespace zero3::trainer {
 namespace {
+
+/// Distinguishes draws of dropout from those of weights and of data.
+constexpr std::uint32_t kDropoutPurpose = 0x64726f70;
+/// What a block drops.
+enum : std::uint32_t { kAttentionSite, kMlpSite, kSites };
 
 LinearShape shape(std::int64_t rows, const Linear& linear) {
   return {.rows = rows, .in = linear.in, .out = linear.out};
@@ -59,6 +65,13 @@ class BlockPass {
   void expand(const Mlp& mlp, const Tile& tile);
   void mlp_backward(const Gradients& grads, TensorView gradient);
   void attention_part_backward(const Gradients& grads, TensorView in, TensorView gradient);
+  /// In place, where the block drops and trains; `first_row` is the first of `x`.
+  void drop(TensorView x, std::int64_t first_row, std::uint32_t site);
+  void dropout_rows(TensorView target, TensorView source, std::int64_t first_row,
+                    std::uint32_t site);
+  /// The gradient of what was dropped, for that of what came out: the same without dropout.
+  TensorView through_dropout(TensorView gradient, const Tile& tile, std::uint32_t site);
+  [[nodiscard]] bool drops() const { return plan_.options.dropout > 0 && context_.training; }
   void rotate_heads();
   void unrotate_gradients(const Gradients& grads);
 
@@ -181,6 +194,7 @@ void BlockPass::attend(TensorView in) {
   attention_forward(saved_.attention, saved_.lse, q(), k(), saved_.v,
                     plan_.attention(context_.tokens), scratch_.attention, stream_);
   project(saved_.residual, saved_.attention, params_.o);
+  drop(saved_.residual, 0, kAttentionSite);
   add(saved_.residual, saved_.residual, in, stream_);
 }
 
@@ -204,6 +218,28 @@ void BlockPass::expand(const Mlp& mlp, const Tile& tile) {
   project(mlp.up, mlp.normed, params_.up);
 }
 
+void BlockPass::drop(TensorView x, std::int64_t first_row, std::uint32_t site) {
+  if (drops()) dropout_rows(x, x, first_row, site);
+}
+
+TensorView BlockPass::through_dropout(TensorView gradient, const Tile& tile, std::uint32_t site) {
+  if (!drops()) return gradient;
+  const TensorView dropped = first(scratch_.dropped, tile, plan_.config.hidden);
+  dropout_rows(dropped, gradient, tile.begin, site);
+  return dropped;
+}
+
+void BlockPass::dropout_rows(TensorView target, TensorView source, std::int64_t first_row,
+                             std::uint32_t site) {
+  const BatchPlace& place = context_.place;
+  dropout(target, source, plan_.config.hidden, plan_.options.dropout,
+          {.key = philox_key(plan_.options.seed, kDropoutPurpose),
+           .step = place.step,
+           .site = static_cast<std::uint32_t>(plan_.index) * kSites + site,
+           .first_token = place.first_token + first_row},
+          stream_);
+}
+
 void BlockPass::mlp(TensorView out) {
   for_each_tile([&](const Tile& tile) {
     const Mlp mlp = mlp_of(tile);
@@ -211,6 +247,7 @@ void BlockPass::mlp(TensorView out) {
     expand(mlp, tile);
     swiglu_forward(mlp.product, mlp.gate, mlp.up, stream_);
     project(tile_out, mlp.product, params_.down);
+    drop(tile_out, tile.begin, kMlpSite);
     add(tile_out, tile_out, hidden_of(saved_.residual, tile), stream_);
   });
 }
@@ -230,11 +267,12 @@ void BlockPass::mlp_backward(const Gradients& grads, TensorView gradient) {
     } else {
       norm(residual, tile, params_.mlp_norm);
     }
-    input_gradient(mlp.product, d_out, params_.down, Into::kReplace);
+    const TensorView d_branch = through_dropout(d_out, tile, kMlpSite);
+    input_gradient(mlp.product, d_branch, params_.down, Into::kReplace);
     // The gradients take the place of what they are computed from.
     const TensorView &d_gate = mlp.gate, &d_up = mlp.up;
     swiglu_backward(d_gate, d_up, mlp.product, mlp.product, mlp.gate, mlp.up, stream_);
-    add_weight_gradients(grads, d_out, mlp.product, params_.down);
+    add_weight_gradients(grads, d_branch, mlp.product, params_.down);
     add_weight_gradients(grads, d_gate, mlp.normed, params_.gate);
     add_weight_gradients(grads, d_up, mlp.normed, params_.up);
     input_gradient(mlp.normed, d_gate, params_.gate, Into::kReplace);
@@ -246,8 +284,13 @@ void BlockPass::mlp_backward(const Gradients& grads, TensorView gradient) {
 void BlockPass::attention_part_backward(const Gradients& grads, TensorView in,
                                         TensorView gradient) {
   const LlamaConfig& config = plan_.config;
-  add_weight_gradients(grads, gradient, saved_.attention, params_.o);
-  input_gradient(scratch_.d_attention, gradient, params_.o, Into::kReplace);
+  for_each_tile([&](const Tile& tile) {
+    const TensorView d_branch = through_dropout(hidden_of(gradient, tile), tile, kAttentionSite);
+    add_weight_gradients(grads, d_branch, of(saved_.attention, tile, config.query_width()),
+                         params_.o);
+    input_gradient(of(scratch_.d_attention, tile, config.query_width()), d_branch, params_.o,
+                   Into::kReplace);
+  });
   if (config.qk_norm) rotate_heads();
   attention_backward(scratch_.d_q, scratch_.d_k, scratch_.d_v, scratch_.d_attention,
                      saved_.attention, saved_.lse, q(), k(), saved_.v,
@@ -284,9 +327,11 @@ struct LlamaBlock::State {
 LlamaBlock::LlamaBlock(const LlamaConfig& config, std::int64_t index,
                        const LlamaBlockOptions& options, const RopeViews& rope)
     : state_(std::make_unique<const State>(
-          State{BlockPlan{config, options, BlockParams(config, index)}, rope})) {
+          State{BlockPlan{config, options, BlockParams(config, index), index}, rope})) {
   ZERO3_CHECK(options.dtype == DType::kF32 || options.dtype == DType::kBF16, "a block computes in ",
               DType::kF32, " or ", DType::kBF16, ", not in ", options.dtype);
+  ZERO3_CHECK(options.dropout >= 0 && options.dropout < 1, "dropout is ", options.dropout,
+              "; give a probability from 0 to below 1");
 }
 
 LlamaBlock::~LlamaBlock() = default;

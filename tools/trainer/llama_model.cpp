@@ -118,7 +118,7 @@ struct LlamaModel::State {
   };
   [[nodiscard]] Batch upload(std::span<const std::int32_t> inputs,
                              std::span<const std::int32_t> targets, TokenShape tokens);
-  [[nodiscard]] TensorView run_forward(const Batch& batch, Pass pass);
+  [[nodiscard]] TensorView run_forward(const Batch& batch, Pass pass, BatchPlace place);
   [[nodiscard]] LossHead::Call head_call(const Batch& batch);
   [[nodiscard]] LossHead::Weights head_weights(const Gathered& gathered) const {
     return {.norm = gathered[head_params.norm], .table = gathered[head_params.table]};
@@ -166,7 +166,9 @@ LlamaModel::State::State(Engine& the_engine, const LlamaConfig& the_config,
                                            .granule_rows = options.granule_rows,
                                            .threads = stream.device().threads(),
                                            .tile = options.tile,
-                                           .recompute = options.recompute};
+                                           .recompute = options.recompute,
+                                           .dropout = options.dropout,
+                                           .seed = options.seed};
   std::vector<std::unique_ptr<Layer>> blocks;
   for (std::int64_t i = 0; i < config.layers; ++i) {
     blocks.push_back(std::make_unique<LlamaBlock>(config, i, block_options, rope));
@@ -231,13 +233,13 @@ LlamaModel::State::Batch LlamaModel::State::upload(std::span<const std::int32_t>
   return batch;
 }
 
-TensorView LlamaModel::State::run_forward(const Batch& batch, Pass pass) {
+TensorView LlamaModel::State::run_forward(const Batch& batch, Pass pass, BatchPlace place) {
   {
     const Gathered weights = engine.gather(embedding_id);
     embedding_forward(stack->input(batch.tokens), weights[EmbeddingParams::kTable], batch.inputs,
                       embedding_shape(batch.tokens), stream);
   }
-  return stack->forward(batch.tokens, pass);
+  return stack->forward(batch.tokens, pass, place);
 }
 
 LossHead::Call LlamaModel::State::head_call(const Batch& batch) {
@@ -286,10 +288,10 @@ void LlamaModel::build() {
 }
 
 void LlamaModel::train(MicroStep& micro_step, std::span<const std::int32_t> inputs,
-                       std::span<const std::int32_t> targets, TokenShape tokens) {
+                       std::span<const std::int32_t> targets, TokenShape tokens, BatchPlace place) {
   State& state = *state_;
   const State::Batch batch = state.upload(inputs, targets, tokens);
-  const TensorView hidden = state.run_forward(batch, Pass::kTraining);
+  const TensorView hidden = state.run_forward(batch, Pass::kTraining, place);
   {
     const Gathered weights = state.engine.gather(state.head_id);
     const Gradients grads = state.engine.grads(state.head_id);
@@ -310,7 +312,7 @@ LlamaModel::Loss LlamaModel::evaluate(std::span<const std::int32_t> inputs,
   State& state = *state_;
   const State::Batch batch = state.upload(inputs, targets, tokens);
   const InferencePass pass = state.engine.begin_inference();
-  const TensorView hidden = state.run_forward(batch, Pass::kInference);
+  const TensorView hidden = state.run_forward(batch, Pass::kInference, {});
   Loss loss = {.tokens = batch.counted};
   {
     const Gathered weights = state.engine.gather(state.head_id);

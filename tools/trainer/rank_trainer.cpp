@@ -30,7 +30,9 @@ LlamaOptions llama_options(const TrainOptions& options) {
   return {.tokens = options.micro_batch,
           .dtype = options.dtype,
           .recompute = options.recompute,
-          .tile = options.tile};
+          .tile = options.tile,
+          .dropout = options.dropout,
+          .seed = options.seed};
 }
 
 void run_or_abort(Communicator& communicator, const std::function<void()>& work) {
@@ -58,11 +60,14 @@ void RankTrainer::build() {
 
 StepResult RankTrainer::step(double learning_rate, const FillMicroBatch& fill) {
   for (int micro_step = 0; micro_step < options_.accumulate; ++micro_step) {
-    fill(std::int64_t{micro_step} * engine_.world_size() + engine_.rank(), inputs_, targets_);
+    const std::int64_t j = std::int64_t{micro_step} * engine_.world_size() + engine_.rank();
+    fill(j, inputs_, targets_);
     MicroStep scope = engine_.begin_micro_step();
-    model_.train(scope, inputs_, targets_, options_.micro_batch);
+    model_.train(scope, inputs_, targets_, options_.micro_batch,
+                 {.step = step_, .first_token = j * options_.micro_batch.rows()});
     scope.end();
   }
+  ++step_;
   return engine_.step({.learning_rate = static_cast<float>(learning_rate)});
 }
 

@@ -15,6 +15,16 @@ constexpr std::int64_t kMaxAccumulate = std::int64_t{1} << 16;
 constexpr std::int64_t kMaxPrefetch = std::int64_t{1} << 16;
 constexpr double kNoBound = std::numeric_limits<float>::max();
 
+void add_dropout_flag(CLI::App& app, TrainFlags& flags) {
+  add_value(app,
+            {"--dropout", "P", "probability of dropping what a block adds to the residual stream"},
+            "0", [&flags](const std::string& text) {
+              const double p = parse_number_in(text, 0, 1);
+              ZERO3_CHECK(p < 1, "'", text, "' drops everything; give less than 1");
+              flags.base.train.dropout = static_cast<float>(p);
+            });
+}
+
 void add_data_flags(CLI::App& app, TrainFlags& flags) {
   begin_group(app, "Data");
   add_text(
@@ -109,8 +119,9 @@ void add_train_flags(CLI::App& app, TrainFlags& flags) {
   LrSchedule& schedule = flags.base.train.schedule;
   schedule.kind = LrSchedule::Kind::kCosine;
   add_model_flags(app, flags.base);
-  add_count(app, {"--seed", "S", "of weights and data order"}, flags.base.train.seed, 0,
+  add_count(app, {"--seed", "S", "of weights, data order and dropout"}, flags.base.train.seed, 0,
             std::numeric_limits<std::int64_t>::max());
+  add_dropout_flag(app, flags);
   add_data_flags(app, flags);
   add_optimizer_flags(app, flags);
   add_place_flags(app, flags.place);

@@ -30,6 +30,14 @@ struct LayerMemory {
   Bytes workspace;  ///< during one call
 };
 
+/// Which tokens of a training a micro-batch holds: what random draws depend on, so that they are
+/// the same for every number of ranks, in a recomputation, and in tiles.
+struct BatchPlace {
+  std::int64_t step = 0;
+  /// Number of its first token among those of the step: micro-batch j · tokens of a micro-batch.
+  std::int64_t first_token = 0;
+};
+
 /// What every call of a layer gets.
 struct LayerContext {
   TokenShape tokens;
@@ -37,6 +45,9 @@ struct LayerContext {
   Gemm& gemm;
   /// kU8, at least LayerMemory::workspace bytes.
   TensorView workspace;
+  BatchPlace place = {};
+  /// A backward follows, now or later.
+  bool training = false;
 };
 
 /// A layer of a LayerStack: maps token rows [rows, width] to token rows of the same width. It owns

@@ -43,7 +43,7 @@ class LayerStack {
   [[nodiscard]] TensorView input(TokenShape tokens);
   /// Runs all layers; the result is valid until the next call. `kRecompute` is not a pass of a
   /// whole stack.
-  [[nodiscard]] TensorView forward(TokenShape tokens, Pass pass);
+  [[nodiscard]] TensorView forward(TokenShape tokens, Pass pass, BatchPlace place = {});
   /// After forward(…, kTraining): `gradient` [rows, width] of the output becomes that of the input.
   void backward(TensorView gradient);
 

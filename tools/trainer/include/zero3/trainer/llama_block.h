@@ -30,6 +30,11 @@ struct LlamaBlockOptions {
   /// Each backward comes right after a recomputing pass: the MLP's products then run again tile by
   /// tile, and nothing of it is kept.
   bool recompute = false;
+  /// Probability with which an element of the attention's and of the MLP's output is dropped before
+  /// it is added to the residual stream, in training.
+  float dropout = 0;
+  /// Of the run, for dropout.
+  std::uint64_t seed = 0;
 };
 
 /// One decoder layer: h = x + attention(norm(x)), y = h + mlp(norm(h)).

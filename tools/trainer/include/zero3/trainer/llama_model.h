@@ -21,6 +21,9 @@ struct LlamaOptions {
   DType dtype = DType::kF32;
   bool recompute = false;
   TilePolicy tile = {};
+  /// LlamaBlockOptions.
+  float dropout = 0;
+  std::uint64_t seed = 0;
   std::int64_t granule_rows = kDefaultGranuleRows;
 };
 
@@ -45,9 +48,9 @@ class LlamaModel {
   /// each (copied before return). Reports the loss sum and the number of targets that count to
   /// `micro_step`. Does not wait for the device. Throws UsageError, before anything is enqueued,
   /// for tokens outside of the vocabulary (targets may be kIgnoreToken) and for more tokens than
-  /// planned.
+  /// planned. `place` matters with dropout alone.
   void train(MicroStep& micro_step, std::span<const std::int32_t> inputs,
-             std::span<const std::int32_t> targets, TokenShape tokens);
+             std::span<const std::int32_t> targets, TokenShape tokens, BatchPlace place = {});
 
   struct Loss {
     double sum = 0;

@@ -33,6 +33,8 @@ struct TrainOptions {
   bool recompute = false;
   /// Of token-wise work in the blocks.
   TilePolicy tile = {};
+  /// Probability of dropping an element of a block's branches.
+  float dropout = 0;
   /// Layers gathered ahead.
   int prefetch = 1;
   Elements keep_gathered_below{0};
@@ -80,6 +82,7 @@ class RankTrainer {
   TrainOptions options_;
   Engine engine_;
   LlamaModel model_;
+  std::int64_t step_ = 0;
   std::vector<std::int32_t> inputs_, targets_;
 };
 
