@@ -1,9 +1,7 @@
 // A rank of MPI that moves much, and checks it.
-//   rank_under_load large auto|messages          one broadcast of more than 2^31 bytes
-//   rank_under_load many COUNT auto|messages     COUNT small collectives; prints by how many KiB
-//   the
-//                                                process has grown since the first tenth of
-//                                                them
+//   rank_under_load large auto|messages        one broadcast of more than 2^31 bytes
+//   rank_under_load many COUNT auto|messages   COUNT small collectives; prints by how many KiB the
+// process has grown since the first tenth of them
 #include <zero3/zero3.h>
 
 #include <cstdint>
