@@ -56,8 +56,11 @@ void MpiThread::end(MpiThread* thread) noexcept {
   thread->unwinding_ = std::uncaught_exceptions() > 0;
   thread->ending_ = true;
   if (thread->unwinding_ && thread->world_->board().failed()) {
-    // The thread goes on with it, until it ends the process.
-    std::this_thread::sleep_for(kGrace);
+    // The thread goes on with it, until it ends the process. The caller's handler runs after the
+    // other ranks' lines, and the end of its process, for which a launcher ends all others at once,
+    // after their handlers.
+    std::this_thread::sleep_for(kGrace / 2);
+    std::atexit([] { std::this_thread::sleep_for(kGrace); });
     thread->thread_.detach();
     return;
   }
