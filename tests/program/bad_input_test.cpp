@@ -157,7 +157,7 @@ std::vector<BadInput> bad_inputs() {
        {"unknown flag --save-every"}},
       {"DropoutOfEverything",
        {"train", "--data", text, "--dropout", "1"},
-       {"--dropout", "'1' drops everything"}},
+       {"--dropout", "'1' is too large", "less than 1"}},
       {"UnknownTiles",
        {"train", "--data", text, "--tile", "small"},
        {"--tile", "'small'", "rows=R, count=N"}},
