@@ -31,8 +31,11 @@ case $1 in
     done
     ;;
   down)
-    for name in $(ip netns list | cut -d' ' -f1 | grep "^$2-" || true); do
-      ip netns pids "$name" | xargs -r kill -9 || true
+    for name in $(ip netns list | awk -v prefix="$2-" 'index($1, prefix) == 1 { print $1 }'); do
+      for process in $(ip netns pids "$name"); do
+        # It may have ended since; one that has not keeps its name and is killed.
+        kill -9 "$process" || [ ! -d "/proc/$process" ]
+      done
       ip netns delete "$name"
     done
     ;;
