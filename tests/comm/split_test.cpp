@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <latch>
 #include <thread>
 
 #include <zero3/error.h>
@@ -91,10 +92,13 @@ TEST_P(Split, CommunicatorsOnTwoStreamsDoNotWaitForEachOther) {
 
 TEST_P(Split, ErrorsNameRanksOfTheWorldAndTheGroup) {
   std::vector<std::string> messages(4);
+  // A failure is the whole world's: a rank that were still in its split would throw there.
+  std::latch all_have_split(4);
   run_ranks(
       4,
       [&](Rank& r) {
         const auto pair = r.communicator->split(r.rank % 2, 0, *r.stream);
+        all_have_split.arrive_and_wait();
         if (r.rank % 2 == 0) return;
         pair->barrier(r.rank == 1 ? "x" : "y", *r.stream);
         messages[static_cast<std::size_t>(r.rank)] =
