@@ -92,7 +92,7 @@ TEST_P(Split, CommunicatorsOnTwoStreamsDoNotWaitForEachOther) {
 
 TEST_P(Split, ErrorsNameRanksOfTheWorldAndTheGroup) {
   std::vector<std::string> messages(4);
-  // A failure is the whole world's: a rank that were still in its split would throw there.
+  // A failure is the whole world's: a rank still in its split would throw there.
   std::latch all_have_split(4);
   run_ranks(
       4,
