@@ -42,7 +42,8 @@ class LayerStack {
   /// [rows, width], to be written before forward(), in stream order.
   [[nodiscard]] TensorView input(TokenShape tokens);
   /// Runs all layers; the result is valid until the next call. `kRecompute` is not a pass of a
-  /// whole stack.
+  /// whole stack. Layers draw at random by `place`, here and in the backward; it matters to no
+  /// other.
   [[nodiscard]] TensorView forward(TokenShape tokens, Pass pass, BatchPlace place = {});
   /// After forward(…, kTraining): `gradient` [rows, width] of the output becomes that of the input.
   void backward(TensorView gradient);

@@ -82,6 +82,7 @@ class RankTrainer {
   TrainOptions options_;
   Engine engine_;
   LlamaModel model_;
+  /// Skipped ones count: masks follow the data, not the updates.
   std::int64_t step_ = 0;
   std::vector<std::int32_t> inputs_, targets_;
 };
