@@ -48,6 +48,10 @@ Stream& Engine::compute() {
   return *state_->compute;
 }
 
+Device& Engine::device() {
+  return state_->device;
+}
+
 Gathered Engine::gather(GroupId group) {
   state_->check_usable("gather");
   static_cast<void>(state_->group(group));

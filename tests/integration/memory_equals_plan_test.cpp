@@ -26,7 +26,7 @@ Measured measure(int world_size, const RunOptions& options) {
   Measured measured;
   run_ranks(world_size, [&](Rank& rank) {
     Engine engine(*rank.device, *rank.communicator, options.engine);
-    ToyModel model(engine, options.shape, options.recompute);
+    ToyModel model(engine, options.shape, options.checkpoints);
     const MemoryPlan plan = engine.plan() + model.plan();
     engine.build();
     model.build();
@@ -47,7 +47,8 @@ std::string text_of(const RunOptions& options) {
   return concat("micro_steps ", e.micro_steps, ", prefetch ", e.prefetch, ", slots ", e.grad_slots,
                 ", kept below ", e.keep_gathered_below, ", ", e.precision.param,
                 e.accumulation == Accumulation::kKeepFull ? ", full gradients kept" : "",
-                options.recompute ? ", recomputed" : "", options.shape.tied ? ", tied" : "");
+                options.checkpoints.recompute() ? ", recomputed" : "",
+                options.shape.tied ? ", tied" : "");
 }
 
 class MemoryEqualsPlan : public testing::TestWithParam<int> {
@@ -97,7 +98,7 @@ TEST_P(MemoryEqualsPlan, WhereSmallGroupsStayGathered) {
 }
 
 TEST_P(MemoryEqualsPlan, WithRecomputation) {
-  RunOptions options{.shape = kShape, .recompute = true};
+  RunOptions options{.shape = kShape, .checkpoints = {.mode = CheckpointMode::kRecompute}};
   for (const bool tied : {false, true}) {
     options.shape.tied = tied;
     expect_plan(options);

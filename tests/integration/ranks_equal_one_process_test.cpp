@@ -32,7 +32,7 @@ RunOptions options_of(DType param, DType reduce, bool tied) {
 
 std::vector<Case> cases() {
   RunOptions recompute = options_of(DType::kBF16, DType::kF32, true);
-  recompute.recompute = true;
+  recompute.checkpoints.mode = CheckpointMode::kRecompute;
   RunOptions kept = options_of(DType::kF32, DType::kF32, true);
   kept.engine.keep_gathered_below = Elements(1000);
   kept.engine.prefetch = 2;

@@ -45,7 +45,7 @@ TEST(Schedules, SoDoOtherOptionsAndWorldSizes) {
   variants[2].engine.grad_slots = 3;
   variants[3].engine.grad_slots = 1;
   variants[3].shape.tied = false;
-  variants[3].recompute = true;
+  variants[3].checkpoints.mode = CheckpointMode::kRecompute;
   for (const RunOptions& options : variants) {
     for (const int ranks : {1, 2, 3}) {
       const Trajectory want = run_toy(ranks, options);
@@ -101,7 +101,7 @@ std::vector<Trajectory> observed_run(const RunOptions& options, std::uint64_t se
                 device = std::make_unique<ObservedDevice>(std::move(rank.device), observer);
               }
               Engine engine(device ? *device : *rank.device, *rank.communicator, options.engine);
-              ToyModel model(engine, options.shape, options.recompute);
+              ToyModel model(engine, options.shape, options.checkpoints);
               engine.build();
               model.build();
               all[static_cast<std::size_t>(rank.rank)] = toy::train(engine, model, options.steps);

@@ -151,7 +151,7 @@ std::vector<BadInput> bad_inputs() {
        {"--device", "gpu", "cpu:sim"}},
       {"CheckpointsOnTheHost",
        {"train", "--data", text, "--checkpoint-activations", "host"},
-       {"--checkpoint-activations", "host", "none or recompute"}},
+       {"--checkpoint-activations", "ram", "none, recompute, host or disk"}},
       {"FlagOfALaterVersion",
        {"train", "--data", text, "--save-every", "10"},
        {"unknown flag --save-every"}},

@@ -15,7 +15,7 @@ namespace zero3::test::toy {
 /// An embedding, a stack of ToyLayers and a head, as a user of the engine writes them.
 class ToyModel {
  public:
-  ToyModel(Engine& engine, const Shape& shape, bool recompute = false)
+  ToyModel(Engine& engine, const Shape& shape, const ActivationCheckpoints& checkpoints = {})
       : engine_(engine), shape_(shape) {
     embedding_ = engine.add_group(table_group(shape, "embedding", shape.tied ? 2 : 1));
     std::vector<std::unique_ptr<Layer>> layers;
@@ -25,7 +25,7 @@ class ToyModel {
         engine, std::move(layers),
         LayerStackOptions{.width = static_cast<std::int64_t>(shape.width),
                           .tokens = tokens(),
-                          .recompute = recompute});
+                          .checkpoints = checkpoints});
     head_ = shape.tied ? embedding_ : engine.add_group(table_group(shape, "head", 1));
     expect_order();
   }
@@ -162,7 +162,7 @@ inline Trajectory train(Engine& engine, ToyModel& model, int steps, double learn
 struct RunOptions {
   Shape shape = {};
   EngineOptions engine = {};
-  bool recompute = false;
+  ActivationCheckpoints checkpoints = {};
   int steps = 3;
 };
 
@@ -174,7 +174,7 @@ inline Trajectory run_toy(int world_size, const RunOptions& options,
       world_size,
       [&](Rank& rank) {
         Engine engine(*rank.device, *rank.communicator, options.engine);
-        ToyModel model(engine, options.shape, options.recompute);
+        ToyModel model(engine, options.shape, options.checkpoints);
         engine.build();
         model.build();
         all[static_cast<std::size_t>(rank.rank)] = train(engine, model, options.steps);

@@ -90,7 +90,7 @@ TEST_P(LlamaModelFeature, RecomputingGivesTheSameBits) {
     ToyOptions options;
     options.model.dtype = dtype;
     ToyLlama plain(config, options);
-    options.model.recompute = true;
+    options.model.checkpoints.mode = CheckpointMode::kRecompute;
     ToyLlama recomputing(config, options);
     plain.train(tokens);
     recomputing.train(tokens);
@@ -102,7 +102,7 @@ TEST_P(LlamaModelFeature, RecomputingGivesTheSameBits) {
 TEST_P(LlamaModelFeature, MeasuredPeakEqualsThePlan) {
   for (const bool recompute : {false, true}) {
     ToyOptions options;
-    options.model.recompute = recompute;
+    options.model.checkpoints.mode = recompute ? CheckpointMode::kRecompute : CheckpointMode::kNone;
     options.micro_steps = 2;
     ToyLlama toy(config, options);
     toy.train(tokens);

@@ -70,7 +70,7 @@ TEST(RunPlan, RecomputationAddsTheForwardOfTheLayers) {
   const double head = 6.0 * 13 * 24 * 18;
   const RunPlan plain = plan_of(run, 1);
   EXPECT_EQ(plain.model_flops, plain.executed_flops);
-  run.options.recompute = true;
+  run.options.checkpoints.mode = CheckpointMode::kRecompute;
   const RunPlan recomputing = plan_of(run, 1);
   EXPECT_EQ(recomputing.model_flops, plain.model_flops);
   EXPECT_DOUBLE_EQ(recomputing.executed_flops - plain.model_flops, (plain.model_flops - head) / 3);

@@ -112,7 +112,7 @@ TEST(TrainLoop, PeakIsThePlanTagByTag) {
   for (const int ranks : {1, 2, 4}) {
     for (const bool recompute : {false, true}) {
       ToyRun run = run_with(2);
-      run.options.recompute = recompute;
+      run.options.checkpoints.mode = recompute ? CheckpointMode::kRecompute : CheckpointMode::kNone;
       const DoneRecord done = train_toy(run, ranks).done.value();
       for (std::size_t tag = 0; tag < kMemoryTagCount; ++tag) {
         EXPECT_EQ(done.peak.bytes[tag].count(), done.planned.bytes[tag].count())
@@ -155,7 +155,7 @@ TEST_P(RanksAreOneProcess, ToTheBit) {
   const auto run = [](int ranks, int micro_batches) {
     ToyRun toy = run_with(micro_batches / ranks);
     toy.options.dtype = GetParam().dtype;
-    toy.options.recompute = GetParam().recompute;
+    if (GetParam().recompute) toy.options.checkpoints.mode = CheckpointMode::kRecompute;
     toy.config.tied = GetParam().tied;
     return train_toy(toy, ranks);
   };

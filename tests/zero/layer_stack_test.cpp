@@ -24,18 +24,18 @@ std::vector<std::unique_ptr<Layer>> layers_of(const Shape& shape) {
   return layers;
 }
 
-LayerStackOptions options_of(const Shape& shape, bool recompute = false) {
+LayerStackOptions options_of(const Shape& shape, CheckpointMode mode = CheckpointMode::kNone) {
   return {.width = static_cast<std::int64_t>(shape.width),
           .tokens = {.batch = 1, .seq = static_cast<std::int64_t>(shape.rows)},
-          .recompute = recompute};
+          .checkpoints = {.mode = mode, .directory = mode == CheckpointMode::kDisk ? "." : ""}};
 }
 
 /// A built engine and stack on one rank.
 struct Fixture {
-  Fixture(Rank& rank, const Shape& the_shape, bool recompute = false)
+  Fixture(Rank& rank, const Shape& the_shape, CheckpointMode mode = CheckpointMode::kNone)
       : shape(the_shape),
         engine(*rank.device, *rank.communicator, {}),
-        stack(engine, layers_of(shape), options_of(shape, recompute)) {
+        stack(engine, layers_of(shape), options_of(shape, mode)) {
     engine.build();
     stack.build(TensorView());
   }
@@ -54,6 +54,8 @@ struct Fixture {
   LayerStack stack;
 };
 
+constexpr CheckpointMode kAllModes[] = {CheckpointMode::kNone, CheckpointMode::kRecompute,
+                                        CheckpointMode::kHost, CheckpointMode::kDisk};
 constexpr Shape kShape{.width = 5, .hidden = 7, .rows = 6, .layers = 3};
 
 /// Output and input gradient of the stack for `rows` rows, computed layer by layer on host memory.
@@ -86,9 +88,9 @@ struct Plain {
 };
 
 TEST(LayerStack, ForwardAndBackwardAreThoseOfItsLayers) {
-  for (const bool recompute : {false, true}) {
+  for (const CheckpointMode mode : kAllModes) {
     run_ranks(1, [&](Rank& rank) {
-      Fixture f(rank, kShape, recompute);
+      Fixture f(rank, kShape, mode);
       const Plain want(f, kShape.rows);
       const Buffer gradient(Elements(30), DType::kF32, MemoryTag::kActivations, f.engine.compute());
       const MicroStep scope = f.engine.begin_micro_step();
@@ -172,7 +174,8 @@ TEST(LayerStack, WithRecomputeALayerMoreCostsItsInputAlone) {
   const auto activations = [](std::size_t layers) {
     Bytes total;
     run_ranks(1, [&](Rank& rank) {
-      const Fixture f(rank, {.width = 8, .hidden = 100, .rows = 16, .layers = layers}, true);
+      const Fixture f(rank, {.width = 8, .hidden = 100, .rows = 16, .layers = layers},
+                      CheckpointMode::kRecompute);
       const MemoryByTag peak = rank.device->stats().peak();
       EXPECT_EQ(peak[MemoryTag::kActivations], f.stack.plan()[MemoryTag::kActivations]);
       EXPECT_EQ(peak[MemoryTag::kCheckpoints], f.stack.plan()[MemoryTag::kCheckpoints]);

@@ -166,7 +166,7 @@ LlamaModel::State::State(Engine& the_engine, const LlamaConfig& the_config,
                                            .granule_rows = options.granule_rows,
                                            .threads = stream.device().threads(),
                                            .tile = options.tile,
-                                           .recompute = options.recompute,
+                                           .recompute = options.checkpoints.recompute(),
                                            .dropout = options.dropout,
                                            .seed = options.seed};
   std::vector<std::unique_ptr<Layer>> blocks;
@@ -178,7 +178,7 @@ LlamaModel::State::State(Engine& the_engine, const LlamaConfig& the_config,
                                        LayerStackOptions{.width = config.hidden,
                                                          .dtype = options.dtype,
                                                          .tokens = options.tokens,
-                                                         .recompute = options.recompute,
+                                                         .checkpoints = options.checkpoints,
                                                          .granule_rows = options.granule_rows});
   head_id = config.tied ? embedding_id : engine.add_group(head_group(config));
   if (config.tied) head_params = {.norm = 1, .table = EmbeddingParams::kTable};

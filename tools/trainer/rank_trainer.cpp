@@ -29,7 +29,7 @@ EngineOptions engine_options(const TrainOptions& options) {
 LlamaOptions llama_options(const TrainOptions& options) {
   return {.tokens = options.micro_batch,
           .dtype = options.dtype,
-          .recompute = options.recompute,
+          .checkpoints = options.checkpoints,
           .tile = options.tile,
           .dropout = options.dropout,
           .seed = options.seed};

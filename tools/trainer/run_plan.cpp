@@ -104,7 +104,8 @@ RunPlan plan_run(const LlamaConfig& config, const TrainOptions& options, const R
       static_cast<double>(options.micro_batch.rows() * options.accumulate * place.ranks);
   plan.model_flops = flops_per_token(config, options.micro_batch.seq) * tokens;
   const double head = 6.0 * static_cast<double>(config.vocab * config.hidden) * tokens;
-  plan.executed_flops = plan.model_flops + (options.recompute ? (plan.model_flops - head) / 3 : 0);
+  plan.executed_flops =
+      plan.model_flops + (options.checkpoints.recompute() ? (plan.model_flops - head) / 3 : 0);
   return plan;
 }
 

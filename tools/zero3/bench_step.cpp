@@ -96,7 +96,7 @@ std::string report(const StepBench& bench, const Measured& measured) {
                      {"threads_per_rank", bench.place.run.threads},
                      {"batch", options.micro_batch.batch},
                      {"seq", options.micro_batch.seq},
-                     {"checkpoint", options.recompute},
+                     {"checkpoint", options.checkpoints.recompute()},
                      {"step_ms", one_decimal(seconds * 1e3)},
                      {"tokens_per_s", one_decimal(tokens / seconds)},
                      {"gflops", one_decimal(bench.plan.model_flops / seconds * 1e-9)},

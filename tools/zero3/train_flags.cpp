@@ -15,6 +15,14 @@ constexpr std::int64_t kMaxAccumulate = std::int64_t{1} << 16;
 constexpr std::int64_t kMaxPrefetch = std::int64_t{1} << 16;
 constexpr double kNoBound = std::numeric_limits<float>::max();
 
+CheckpointMode parse_checkpoint_mode(const std::string& text) {
+  for (const CheckpointMode mode : {CheckpointMode::kNone, CheckpointMode::kRecompute,
+                                    CheckpointMode::kHost, CheckpointMode::kDisk}) {
+    if (text == name_of(mode)) return mode;
+  }
+  fail_choice(text, {"none", "recompute", "host", "disk"});
+}
+
 void add_dropout_flag(CLI::App& app, TrainFlags& flags) {
   add_value(app,
             {"--dropout", "P", "probability of dropping what a block adds to the residual stream"},
@@ -96,16 +104,19 @@ void add_model_flags(CLI::App& app, ModelFlags& flags, std::int64_t least_steps)
   add_count(app, {"--seq", "S", "tokens of a sequence"}, flags.train.micro_batch.seq, 1, kMaxSeq);
   add_choice(app, {"--dtype", "", "of gathered weights and matrix products"}, flags.train.dtype,
              {{"fp32", DType::kF32}, {"bf16", DType::kBF16}});
-  add_value(
-      app,
-      {"--checkpoint-activations", "none|recompute", "how layers get what their backward needs"},
-      "none", [&flags](const std::string& text) {
-        ZERO3_CHECK(
-            text != "host" && text != "disk", "'", text,
-            "': this version keeps layer inputs on the device alone; choose none or recompute");
-        if (text != "none" && text != "recompute") fail_choice(text, {"none", "recompute"});
-        flags.train.recompute = text == "recompute";
-      });
+  add_value(app,
+            {"--checkpoint-activations", "none|recompute|host|disk",
+             "where layer inputs wait for the backward, for which layers run again"},
+            "none", [&flags](const std::string& text) {
+              flags.train.checkpoints.mode = parse_checkpoint_mode(text);
+            });
+  add_text(app,
+           {"--offload-dir", "DIR", "where layer inputs wait with --checkpoint-activations disk"},
+           flags.train.checkpoints.directory);
+  add_value(app, {"--host-limit", "SIZE", "most host memory that a rank's layer inputs take"},
+            "none", [&flags](const std::string& text) {
+              flags.train.checkpoints.host_limit = Bytes(parse_size(text));
+            });
   add_value(app,
             {"--tile", "auto|none|rows=R|count=N|seq/hidden",
              "tiles of rows in which MLP, norms and projections are computed"},

@@ -72,6 +72,7 @@ class Engine {
 
   /// The stream on which layers compute, with the device's threads.
   [[nodiscard]] Stream& compute();
+  [[nodiscard]] Device& device();
   /// Full parameters of a group: gathered now, unless prefetched or held already; later operations
   /// on compute() may read them. Starts gathering the groups expected next. Throws UsageError when
   /// the gathered bytes would exceed the bound (with the smallest bound that works), when called

@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include <zero3/activation_store.h>
 #include <zero3/buffer.h>
 #include <zero3/engine.h>
 #include <zero3/layer.h>
@@ -15,8 +16,8 @@ struct LayerStackOptions {
   DType dtype = DType::kF32;
   /// The largest micro-batch.
   TokenShape tokens = {};
-  /// Keep layer inputs alone and run each forward again in the backward.
-  bool recompute = false;
+  /// Where layer inputs wait, and whether each forward runs again in the backward.
+  ActivationCheckpoints checkpoints = {};
   std::int64_t granule_rows = kDefaultGranuleRows;
 };
 
@@ -49,6 +50,8 @@ class LayerStack {
   void backward(TensorView gradient);
 
   [[nodiscard]] Gemm& gemm();
+  /// Of the layers' inputs: what it plans, and what has moved.
+  [[nodiscard]] const ActivationStore& inputs() const;
 
  private:
   struct State;

@@ -1,6 +1,7 @@
 #pragma once
 
 /// Everything that a trainer needs.
+#include <zero3/activation_store.h>
 #include <zero3/buffer.h>
 #include <zero3/communicator.h>
 #include <zero3/copy.h>

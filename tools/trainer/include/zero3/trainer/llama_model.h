@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 
+#include <zero3/activation_store.h>
 #include <zero3/engine.h>
 #include <zero3/layer.h>
 #include <zero3/memory_plan.h>
@@ -19,7 +20,7 @@ struct LlamaOptions {
   /// Of gathered weights, activations and products: kF32 or kBF16; must be the engine's
   /// Precision::param.
   DType dtype = DType::kF32;
-  bool recompute = false;
+  ActivationCheckpoints checkpoints = {};
   TilePolicy tile = {};
   /// LlamaBlockOptions.
   float dropout = 0;

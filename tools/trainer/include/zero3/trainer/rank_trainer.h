@@ -29,8 +29,8 @@ struct TrainOptions {
   /// Of gathered weights, activations and matrix products: kF32 or kBF16.
   DType dtype = DType::kF32;
   std::uint64_t seed = 0;
-  /// Keep layer inputs alone, and run layers again in the backward.
-  bool recompute = false;
+  /// Where layer inputs wait, and whether layers run again in the backward.
+  ActivationCheckpoints checkpoints = {};
   /// Of token-wise work in the blocks.
   TilePolicy tile = {};
   /// Probability of dropping an element of a block's branches.

@@ -1,0 +1,150 @@
+#include "offload_file.h"
+
+#include <fcntl.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include <zero3/error.h>
+
+namespace zero3 {
+namespace {
+
+/// Of whole blocks. Each round is invertible in the word and in what came before, so that a single
+/// changed word always shows; four lanes, as one is bound by the latency of a multiplication.
+std::uint64_t checksum(const std::byte* data, std::int64_t bytes) {
+  constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15U;
+  std::array<std::uint64_t, 4> lanes = {1, 2, 3, 4};
+  for (std::int64_t at = 0; at < bytes; at += 32) {
+    std::array<std::uint64_t, 4> words;
+    std::memcpy(words.data(), data + at, 32);
+    for (std::size_t i = 0; i < 4; ++i) lanes[i] = std::rotl((lanes[i] ^ words[i]) * kOdd, 29);
+  }
+  std::uint64_t sum = 0;
+  for (const std::uint64_t lane : lanes) sum = std::rotl((sum ^ lane) * kOdd, 29);
+  return sum;
+}
+
+std::int64_t whole_blocks(std::int64_t bytes) {
+  return round_up(bytes, OffloadFile::kBlockBytes);
+}
+
+/// pread or pwrite of all bytes; 0, or what errno says.
+template <class Transfer>
+int transfer_all(Transfer transfer, std::int64_t bytes) {
+  for (std::int64_t done = 0; done < bytes;) {
+    const ssize_t moved = transfer(done);
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved < 0) return errno;
+    if (moved == 0) return EIO;
+    done += moved;
+  }
+  return 0;
+}
+
+}  // namespace
+
+OffloadFile::OffloadFile(const std::string& directory, std::int64_t tensors, Bytes tensor_bytes)
+    : directory_(directory),
+      chunks_(div_ceil(tensor_bytes.count(), kChunkBytes)),
+      stride_(whole_blocks(tensor_bytes.count())),
+      checksums_(static_cast<std::size_t>(tensors * chunks_)) {
+  open();
+  try {
+    reserve(size_of(tensors, tensor_bytes).count());
+  } catch (...) {
+    close(descriptor_);
+    throw;
+  }
+}
+
+OffloadFile::~OffloadFile() {
+  close(descriptor_);
+}
+
+Bytes OffloadFile::size_of(std::int64_t tensors, Bytes tensor_bytes) {
+  return Bytes(tensors * whole_blocks(tensor_bytes.count()));
+}
+
+void OffloadFile::open() {
+  ZERO3_CHECK(std::filesystem::is_directory(directory_), "the offload directory '", directory_,
+              "' is no directory; create it, or give another");
+  constexpr int kMode = O_RDWR | O_CLOEXEC;
+  descriptor_ = ::open(directory_.c_str(), kMode | O_TMPFILE | O_DIRECT, 0600);
+  direct_ = descriptor_ >= 0;
+  if (!direct_) descriptor_ = ::open(directory_.c_str(), kMode | O_TMPFILE, 0600);
+  if (descriptor_ < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT)) {
+    // A file system without nameless files.
+    std::string name = directory_ + "/zero3-offload-XXXXXX";
+    descriptor_ = mkostemp(name.data(), O_CLOEXEC);
+    if (descriptor_ >= 0) {
+      unlink(name.c_str());
+      direct_ = fcntl(descriptor_, F_SETFL, O_DIRECT) == 0;
+    }
+  }
+  ZERO3_CHECK(descriptor_ >= 0, "the offload directory '", directory_,
+              "' takes no file: ", std::strerror(errno), "; give one that can be written to");
+}
+
+void OffloadFile::reserve(std::int64_t bytes) {
+  struct statvfs room = {};
+  if (fstatvfs(descriptor_, &room) == 0) {
+    const auto free = static_cast<std::int64_t>(room.f_bavail * room.f_frsize);
+    ZERO3_CHECK(free >= bytes, "the offload directory '", directory_, "' has ", Bytes(free),
+                " free and layer inputs need ", Bytes(bytes),
+                "; give another directory, a shorter sequence or a smaller batch");
+  }
+  const int error = bytes == 0 ? 0 : posix_fallocate(descriptor_, 0, bytes);
+  ZERO3_CHECK(error == 0, "the offload directory '", directory_, "' has no ", Bytes(bytes),
+              " for layer inputs: ", std::strerror(error), "; give another directory");
+}
+
+std::int64_t OffloadFile::offset(std::int64_t tensor, std::int64_t chunk) const {
+  return tensor * stride_ + chunk * kChunkBytes;
+}
+
+std::string OffloadFile::place(std::int64_t tensor, std::int64_t chunk) const {
+  return concat("the input of layer ", tensor, " (offset ", offset(tensor, chunk),
+                " of the offload file in '", directory_, "')");
+}
+
+void OffloadFile::write(std::int64_t tensor, std::int64_t chunk, std::byte* data,
+                        std::int64_t bytes) {
+  const std::int64_t whole = whole_blocks(bytes);
+  std::memset(data + bytes, 0, static_cast<std::size_t>(whole - bytes));
+  checksums_[static_cast<std::size_t>(tensor * chunks_ + chunk)] = checksum(data, whole);
+  const int error = transfer_all(
+      [&](std::int64_t done) {
+        return pwrite(descriptor_, data + done, static_cast<std::size_t>(whole - done),
+                      offset(tensor, chunk) + done);
+      },
+      whole);
+  if (error != 0) {
+    throw IoError(concat("cannot write ", place(tensor, chunk), ": ", std::strerror(error),
+                         "; give an offload directory with room, or keep layer inputs elsewhere"));
+  }
+}
+
+void OffloadFile::read(std::int64_t tensor, std::int64_t chunk, std::byte* data,
+                       std::int64_t bytes) {
+  const std::int64_t whole = whole_blocks(bytes);
+  const int error = transfer_all(
+      [&](std::int64_t done) {
+        return pread(descriptor_, data + done, static_cast<std::size_t>(whole - done),
+                     offset(tensor, chunk) + done);
+      },
+      whole);
+  if (error != 0)
+    throw IoError(concat("cannot read ", place(tensor, chunk), ": ", std::strerror(error)));
+  if (checksum(data, whole) != checksums_[static_cast<std::size_t>(tensor * chunks_ + chunk)]) {
+    throw IoError(concat("what is read is not what was written as ", place(tensor, chunk),
+                         ": the disk or something else has changed it; use another disk"));
+  }
+}
+
+}  // namespace zero3
