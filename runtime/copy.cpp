@@ -1,8 +1,10 @@
 #include <zero3/copy.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <functional>
+#include <thread>
 
 #include <zero3/device.h>
 #include <zero3/internal/cpu_stream.h>
@@ -14,6 +16,23 @@ void check_cpu(const Stream& stream, const char* what) {
   if (stream.device().kind() == DeviceKind::kCuda) {
     throw DeviceError(concat(what, " on a CUDA stream: zero3 was built without CUDA"));
   }
+}
+
+/// Between host and device.
+void enqueue_transfer(const char* name, Stream& stream, void* target, const void* source,
+                      Bytes bytes) {
+  const auto size = static_cast<std::size_t>(bytes.count());
+  const double rate = static_cast<double>(internal::host_link(stream).count());
+  const std::chrono::duration<double> least(rate > 0 ? static_cast<double>(size) / rate : 0);
+  internal::enqueue(stream, {.name = name,
+                             .run =
+                                 [=] {
+                                   const auto begin = std::chrono::steady_clock::now();
+                                   std::memcpy(target, source, size);
+                                   if (least.count() > 0)
+                                     std::this_thread::sleep_until(begin + least);
+                                 },
+                             .outputs = {{target, size}}});
 }
 
 void enqueue_copy(const char* name, Stream& stream, void* target, const void* source, Bytes bytes) {
@@ -45,14 +64,14 @@ void copy_from_host(TensorView target, const void* source, Stream& stream) {
   check_cpu(stream, "copy_from_host");
   if (target.empty()) return;
   ZERO3_CHECK(source != nullptr, "copy_from_host of ", target.bytes(), " from null");
-  enqueue_copy("copy_from_host", stream, internal::native_data(target), source, target.bytes());
+  enqueue_transfer("copy_from_host", stream, internal::native_data(target), source, target.bytes());
 }
 
 void copy_to_host(void* target, TensorView source, Stream& stream) {
   check_cpu(stream, "copy_to_host");
   if (source.empty()) return;
   ZERO3_CHECK(target != nullptr, "copy_to_host of ", source.bytes(), " to null");
-  enqueue_copy("copy_to_host", stream, target, internal::native_data(source), source.bytes());
+  enqueue_transfer("copy_to_host", stream, target, internal::native_data(source), source.bytes());
 }
 
 void fill_zero(TensorView target, Stream& stream) {

@@ -25,6 +25,7 @@ Environment read_environment() {
                            "SLURM_STEP_NUM_TASKS",
                            "MPI_LOCALRANKID",
                            "PMIX_NAMESPACE",
+                           "ZERO3_SIM_LINK",
                            "ZERO3_LOG"}) {
     if (const char* value = std::getenv(name)) environment.emplace(name, value);
   }

@@ -59,7 +59,8 @@ void tighten_by_cgroups(HostBudget& budget, const fs::path& mount, const fs::pat
     const auto usage = number_in(directory / files.usage);
     if (limit && usage) {
       const auto cache = number_of(directory / "memory.stat", files.reclaimable).value_or(0);
-      tighten(budget, *limit - *usage + cache, concat("the memory limit of cgroup ", inner));
+      tighten(budget, *limit - *usage + cache,
+              concat("the memory limit of cgroup ", inner.string()));
     }
     if (inner == inner.parent_path()) return;
     inner = inner.parent_path();

@@ -20,10 +20,11 @@ constexpr std::int64_t kPlaces = 2;
 class StreamTimer {
  public:
   void begin(Stream& stream) {
-    stream.call("begin", [clock = clock_] { clock->begin = std::chrono::steady_clock::now(); });
+    stream.call("timer begins",
+                [clock = clock_] { clock->begin = std::chrono::steady_clock::now(); });
   }
   void end(Stream& stream) {
-    stream.call("end", [clock = clock_] {
+    stream.call("timer ends", [clock = clock_] {
       clock->nanoseconds += (std::chrono::steady_clock::now() - clock->begin).count();
     });
   }
@@ -143,6 +144,10 @@ Bytes ActivationStore::host_bytes() const {
                                                  : host_tier_bytes(s.moving(), s.bytes());
 }
 
+Bytes ActivationStore::host_bytes_in_use() const {
+  return state_->tier ? state_->tier->host_bytes() : Bytes(0);
+}
+
 Bytes ActivationStore::disk_bytes() const {
   const State& s = *state_;
   if (s.options.mode != CheckpointMode::kDisk) return Bytes(0);
@@ -184,22 +189,17 @@ void ActivationStore::build() {
 }
 
 void ActivationStore::State::drop_pass() {
-  if (tier == nullptr) return;
-  if (tier->take_failure()) {
-    for (Stream* stream : {out.get(), in.get()}) {
-      if (stream == nullptr) continue;
-      try {
-        stream->synchronize();
-      } catch (...) {
-        // It came out of the compute stream.
-      }
+  // Of a failure the rest of the pass may still be on its way; of a pass left half-way, movements
+  // that compute has not waited for.
+  const bool failed = tier != nullptr && tier->take_failure();
+  if (moving() == 0 || (left == 0 && !failed)) return;
+  for (Stream* stream : {out.get(), in.get()}) {
+    try {
+      stream->synchronize();
+    } catch (...) {
+      // It came out of the compute stream.
     }
-    return;
   }
-  // Movements that nobody has waited for.
-  if (left == 0 || moving() == 0) return;
-  compute.wait(out->record());
-  compute.wait(in->record());
 }
 
 void ActivationStore::begin(Elements size) {
@@ -242,8 +242,9 @@ void ActivationStore::State::move_out(std::int64_t index) {
 }
 
 void ActivationStore::State::move_in(std::int64_t index) {
-  // The place's last reader, and, as compute has waited for it, the movement out.
-  in->wait(compute.record());
+  // The place's last reader, and, as compute has waited for it, the movement out; for order alone
+  // as well.
+  in->wait(compute.record().order_only());
   in_timer.begin(*in);
   tier->load(index, view(index), *in);
   in_timer.end(*in);

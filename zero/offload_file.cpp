@@ -52,11 +52,11 @@ int transfer_all(Transfer transfer, std::int64_t bytes) {
 OffloadFile::OffloadFile(const std::string& directory, std::int64_t tensors, Bytes tensor_bytes)
     : directory_(directory),
       chunks_(div_ceil(tensor_bytes.count(), kChunkBytes)),
-      stride_(whole_blocks(tensor_bytes.count())),
-      checksums_(static_cast<std::size_t>(tensors * chunks_)) {
+      stride_(whole_blocks(tensor_bytes.count())) {
   open();
   try {
     reserve(size_of(tensors, tensor_bytes).count());
+    checksums_.resize(static_cast<std::size_t>(tensors * chunks_));
   } catch (...) {
     close(descriptor_);
     throw;

@@ -39,6 +39,7 @@ class HostTier final : public OffloadTier {
   void load(std::int64_t index, const TensorView& target, Stream& in) override {
     copy_from_host(target, slab_.data() + index * stride_.count(), in);
   }
+  [[nodiscard]] Bytes host_bytes() const override { return slab_.size(); }
 
  private:
   Bytes stride_;
@@ -71,6 +72,7 @@ class DiskTier final : public OffloadTier {
       copy_from_host(chunk, buffer, in);
     });
   }
+  [[nodiscard]] Bytes host_bytes() const override { return slab_.size(); }
   bool take_failure() override { return failed_.exchange(false); }
   std::string remark() const override {
     if (file_.direct()) return {};

@@ -23,6 +23,8 @@ class OffloadTier {
   virtual void load(std::int64_t index, const TensorView& target, Stream& in) = 0;
   /// Whether a movement has failed since the last call.
   [[nodiscard]] virtual bool take_failure() { return false; }
+  /// Of host memory, as it has been taken.
+  [[nodiscard]] virtual Bytes host_bytes() const = 0;
   [[nodiscard]] virtual std::string remark() const { return {}; }
 
  protected:

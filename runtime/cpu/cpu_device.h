@@ -41,6 +41,9 @@ class CpuDevice final : public Device {
   [[nodiscard]] BlockTable& blocks() override { return blocks_; }
 
   [[nodiscard]] std::ptrdiff_t native_offset() const { return memory_->native_offset(); }
+  [[nodiscard]] Bytes host_link() const {
+    return host_accessible() ? Bytes(0) : options_.host_link;
+  }
   [[nodiscard]] Trace* trace() const { return options_.trace; }
   [[nodiscard]] int rank() const { return options_.rank; }
 

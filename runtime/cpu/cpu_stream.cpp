@@ -189,6 +189,11 @@ Output output(const TensorView& view) {
   return {native_data(view), static_cast<std::size_t>(view.bytes().count())};
 }
 
+Bytes host_link(Stream& stream) {
+  const auto* device = dynamic_cast<const cpu::CpuDevice*>(&stream.native().device());
+  return device != nullptr ? device->host_link() : Bytes(0);
+}
+
 int current_threads() {
   return std::max(running_task_threads, 1);
 }

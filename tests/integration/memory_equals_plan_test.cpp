@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "support/temp_dir.h"
 #include "support/toy_model.h"
 
 namespace zero3::test {
@@ -22,9 +23,9 @@ struct Measured {
 };
 
 /// Of rank 0, after three steps with an evaluation behind each.
-Measured measure(int world_size, const RunOptions& options) {
+Measured measure(int world_size, const RunOptions& options, DeviceKind kind) {
   Measured measured;
-  run_ranks(world_size, [&](Rank& rank) {
+  const auto rank_main = [&](Rank& rank) {
     Engine engine(*rank.device, *rank.communicator, options.engine);
     ToyModel model(engine, options.shape, options.checkpoints);
     const MemoryPlan plan = engine.plan() + model.plan();
@@ -38,7 +39,8 @@ Measured measure(int world_size, const RunOptions& options) {
     own.peak = rank.device->stats().peak();
     own.blocks_at_end = rank.device->pool().blocks_taken();
     if (rank.rank == 0) measured = own;
-  });
+  };
+  run_ranks(world_size, rank_main, {.kind = kind});
   return measured;
 }
 
@@ -47,14 +49,14 @@ std::string text_of(const RunOptions& options) {
   return concat("micro_steps ", e.micro_steps, ", prefetch ", e.prefetch, ", slots ", e.grad_slots,
                 ", kept below ", e.keep_gathered_below, ", ", e.precision.param,
                 e.accumulation == Accumulation::kKeepFull ? ", full gradients kept" : "",
-                options.checkpoints.recompute() ? ", recomputed" : "",
+                ", layer inputs ", name_of(options.checkpoints.mode),
                 options.shape.tied ? ", tied" : "");
 }
 
 class MemoryEqualsPlan : public testing::TestWithParam<int> {
  protected:
-  void expect_plan(const RunOptions& options) const {
-    const Measured m = measure(GetParam(), options);
+  void expect_plan(const RunOptions& options, DeviceKind kind = DeviceKind::kCpu) const {
+    const Measured m = measure(GetParam(), options, kind);
     for (std::size_t i = 0; i < kMemoryTagCount; ++i) {
       const auto tag = static_cast<MemoryTag>(i);
       EXPECT_EQ(m.peak[tag].count(), m.plan[tag].count())
@@ -97,11 +99,21 @@ TEST_P(MemoryEqualsPlan, WhereSmallGroupsStayGathered) {
   }
 }
 
-TEST_P(MemoryEqualsPlan, WithRecomputation) {
-  RunOptions options{.shape = kShape, .checkpoints = {.mode = CheckpointMode::kRecompute}};
-  for (const bool tied : {false, true}) {
-    options.shape.tied = tied;
-    expect_plan(options);
+TEST_P(MemoryEqualsPlan, WhereverLayerInputsWait) {
+  const TempDir dir;
+  RunOptions options{.shape = kShape};
+  for (const auto mode :
+       {CheckpointMode::kRecompute, CheckpointMode::kHost, CheckpointMode::kDisk}) {
+    options.checkpoints.mode = mode;
+    options.checkpoints.directory = mode == CheckpointMode::kDisk ? dir.path().string() : "";
+    for (const std::size_t layers : {0, 1, 2, 3, 7}) {
+      options.shape.layers = layers;
+      for (const bool tied : {false, true}) {
+        options.shape.tied = tied;
+        for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kCpuSim})
+          expect_plan(options, kind);
+      }
+    }
   }
 }
 

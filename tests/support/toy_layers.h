@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,9 +48,15 @@ inline GroupSpec table_group(const Shape& s, std::string name, int uses) {
       .uses = uses};
 }
 
+struct LayerFailure : std::runtime_error {
+  LayerFailure() : std::runtime_error("a layer's own") {}
+};
+
 class ToyLayer final : public Layer {
  public:
-  ToyLayer(const Shape& shape, std::size_t index) : shape_(shape), index_(index) {}
+  /// `failing`: names a layer whose next backward throws.
+  ToyLayer(const Shape& shape, std::size_t index, std::optional<std::size_t>* failing = nullptr)
+      : shape_(shape), index_(index), failing_(failing) {}
 
   [[nodiscard]] GroupSpec group() const override { return layer_group(shape_, index_); }
   [[nodiscard]] LayerMemory memory(TokenShape) const override {
@@ -66,6 +74,10 @@ class ToyLayer final : public Layer {
   }
   void backward(const LayerContext& context, const Gathered& weights, const Gradients& grads,
                 TensorView in, TensorView saved, TensorView gradient) override {
+    if (failing_ != nullptr && *failing_ == index_) {
+      failing_->reset();
+      throw LayerFailure();
+    }
     const LayerGradients g{host(grads[kW1]), host(grads[kBias]), host(grads[kW2]),
                            host(grads[kScale])};
     task(context.stream, "backward " + std::to_string(index_), {},
@@ -99,6 +111,7 @@ class ToyLayer final : public Layer {
 
   Shape shape_;
   std::size_t index_;
+  std::optional<std::size_t>* failing_;
 };
 
 }  // namespace zero3::test::toy

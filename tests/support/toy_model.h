@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -20,7 +21,7 @@ class ToyModel {
     embedding_ = engine.add_group(table_group(shape, "embedding", shape.tied ? 2 : 1));
     std::vector<std::unique_ptr<Layer>> layers;
     for (std::size_t i = 0; i < shape.layers; ++i)
-      layers.push_back(std::make_unique<ToyLayer>(shape, i));
+      layers.push_back(std::make_unique<ToyLayer>(shape, i, &failing_));
     stack_ = std::make_unique<LayerStack>(
         engine, std::move(layers),
         LayerStackOptions{.width = static_cast<std::int64_t>(shape.width),
@@ -45,22 +46,31 @@ class ToyModel {
 
   /// Forward and backward of micro-batch `j`, reported to `micro_step`.
   void train(MicroStep& micro_step, std::int64_t step, std::int64_t j) {
-    const auto batch = std::make_shared<const Batch>(shape_, step, j);
-    embed_tokens(batch);
+    forward(micro_step, step, j);
+    backward();
+  }
+  /// The first half of train(), with the head's backward.
+  void forward(MicroStep& micro_step, std::int64_t step, std::int64_t j) {
+    batch_ = std::make_shared<const Batch>(shape_, step, j);
+    embed_tokens(batch_);
     const TensorView out = stack_->forward(tokens(), Pass::kTraining);
     {
       const Gathered weights = engine_.gather(head_);
       const Gradients grads = engine_.grads(head_);
-      run_head(batch, weights, out, host(gradient_.view()), host(grads[0]));
+      run_head(batch_, weights, out, host(gradient_.view()), host(grads[0]));
     }
     micro_step.report(loss_.view(), static_cast<std::int64_t>(shape_.rows));
+  }
+  void backward() {
     stack_->backward(gradient_.view());
     const Gradients grads = engine_.grads(embedding_);
     task(engine_.compute(), "embedding backward", {},
-         [s = shape_, batch, g = host(grads[0]), d = host(gradient_.view())] {
+         [s = shape_, batch = batch_, g = host(grads[0]), d = host(gradient_.view())] {
            embed_backward(s, g, batch->tokens, d);
          });
   }
+  /// The next backward throws LayerFailure there.
+  void fail_in_layer(std::size_t index) { failing_ = index; }
 
   /// Loss of micro-batch `j`; blocks.
   double evaluate(std::int64_t step, std::int64_t j) {
@@ -123,6 +133,8 @@ class ToyModel {
   GroupId embedding_, head_;
   std::unique_ptr<LayerStack> stack_;
   Buffer gradient_, loss_;
+  std::shared_ptr<const Batch> batch_;
+  std::optional<std::size_t> failing_;
 };
 
 /// What a run shows; equal runs are equal in every bit.

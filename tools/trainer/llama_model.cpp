@@ -323,4 +323,8 @@ LlamaModel::Loss LlamaModel::evaluate(std::span<const std::int32_t> inputs,
   return loss;
 }
 
+const ActivationStore& LlamaModel::layer_inputs() const {
+  return state_->stack->inputs();
+}
+
 }  // namespace zero3::trainer

@@ -98,6 +98,8 @@ RunPlan plan_run(const LlamaConfig& config, const TrainOptions& options, const R
   const RankTrainer trainer(*planner.device, planner.ranks, config, options);
   RunPlan plan;
   plan.memory = trainer.plan();
+  plan.host_checkpoints = trainer.layer_inputs().host_bytes();
+  plan.disk_checkpoints = trainer.layer_inputs().disk_bytes();
   plan.parameters = trainer.engine().parameter_count().count();
   add_traffic(plan, config, options, trainer, place.ranks);
   const auto tokens =

@@ -116,16 +116,25 @@ void run_steps(RankTrainer& trainer, const TrainOptions& options, const TokenDat
 void train(Device& device, Communicator& communicator, const LlamaConfig& config,
            const TrainOptions& options, const TokenData& data, TrainSink* sink) {
   RankTrainer trainer(device, communicator, config, options);
-  DoneRecord done = {.steps = options.steps,
-                     .val_loss = std::nullopt,
-                     .peak = {},
-                     .planned = trainer.plan(),
-                     .peak_rss = Bytes(0),
-                     .comm = {}};
+  DoneRecord done = {
+      .steps = options.steps,
+      .val_loss = std::nullopt,
+      .peak = {},
+      .planned = trainer.plan(),
+      .peak_rss = Bytes(0),
+      .comm = {},
+      .offload = {},
+      .host_checkpoints = Bytes(0),
+      .planned_host_checkpoints = trainer.layer_inputs().host_bytes(),
+      .tiles = tile_count(options.tile, options.micro_batch, config.hidden, kDefaultGranuleRows)};
   run_or_abort(communicator, [&] {
     trainer.build();
+    const std::string remark = trainer.layer_inputs().remark();
+    if (sink != nullptr && !remark.empty()) sink->on_remark(remark);
     run_steps(trainer, options, data, sink, done);
     done.comm = trainer.engine().comm_counters();
+    done.offload = trainer.layer_inputs().counters();
+    done.host_checkpoints = trainer.layer_inputs().host_bytes_in_use();
     done.weights_checksum = trainer.engine().weights_checksum();
     done.peak = largest_peak(trainer.engine(), device.stats().peak());
     done.peak_rss = largest_peak_resident_memory(trainer.engine());

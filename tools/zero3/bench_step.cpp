@@ -112,6 +112,7 @@ struct StepFlags {
 
 std::function<void()> prepare(const StepFlags& flags) {
   auto bench = std::make_shared<StepBench>();
+  check_checkpoint_flags(flags.model.train.checkpoints);
   bench->flags = flags.model;
   bench->place = resolve_place(flags.place, read_environment());
   bench->config = trainer::resolve_config(flags.model.model);

@@ -44,6 +44,10 @@ std::string json_text(const Estimate& estimate) {
                  {"reduce_scatter", estimate.plan.reduced_per_step.count()}}},
                {"model_flops_per_step", estimate.plan.model_flops},
                {"executed_flops_per_step", estimate.plan.executed_flops}};
+  if (estimate.plan.host_checkpoints.count() > 0)
+    json["planned_bytes"]["host_checkpoints"] = estimate.plan.host_checkpoints.count();
+  if (estimate.plan.disk_checkpoints.count() > 0)
+    json["planned_disk_bytes"] = estimate.plan.disk_checkpoints.count();
   if (estimate.longest) {
     json["device_memory"] = estimate.flags.device_memory->count();
     json["longest_seq"] = estimate.longest->seq;
@@ -53,12 +57,23 @@ std::string json_text(const Estimate& estimate) {
   return json.dump();
 }
 
+/// Of layer inputs outside of the device; empty where there are none.
+std::string outside_text(const trainer::RunPlan& plan) {
+  std::string text;
+  if (plan.host_checkpoints.count() > 0)
+    text += fmt::format("  in host memory {:>12}   layer inputs\n", concat(plan.host_checkpoints));
+  if (plan.disk_checkpoints.count() > 0)
+    text += fmt::format("  on disk        {:>12}   layer inputs\n", concat(plan.disk_checkpoints));
+  return text;
+}
+
 std::string table_text(const Estimate& estimate) {
   const trainer::TrainOptions& options = estimate.options;
   std::string text = fmt::format(
       "{}: {} parameters, {}; {}, {} of {} x {} tokens\n"
       "\n"
       "memory of each rank\n"
+      "{}"
       "{}"
       "\n"
       "received by each rank in a step\n"
@@ -71,8 +86,9 @@ std::string table_text(const Estimate& estimate) {
       estimate.flags.train.base.model, estimate.plan.parameters, name_of(options.dtype),
       counted(estimate.place.run.ranks, "rank"), counted(options.accumulate, "micro-step"),
       options.micro_batch.batch, options.micro_batch.seq, to_table(estimate.plan.memory),
-      concat(estimate.plan.gathered_per_step), concat(estimate.plan.reduced_per_step),
-      estimate.plan.model_flops, estimate.plan.executed_flops);
+      outside_text(estimate.plan), concat(estimate.plan.gathered_per_step),
+      concat(estimate.plan.reduced_per_step), estimate.plan.model_flops,
+      estimate.plan.executed_flops);
   if (!estimate.longest) return text;
   const Bytes memory = *estimate.flags.device_memory;
   if (estimate.longest->seq == 0) {

@@ -44,8 +44,16 @@ Json to_json(const trainer::DoneRecord& record) {
   json["peak_rss_mib"] = mebibytes(record.peak_rss);
   json["peak_bytes"] = to_json(record.peak);
   json["planned_bytes"] = to_json(record.planned);
+  if (record.planned_host_checkpoints.count() > 0) {
+    json["peak_bytes"]["host_checkpoints"] = record.host_checkpoints.count();
+    json["planned_bytes"]["host_checkpoints"] = record.planned_host_checkpoints.count();
+  }
   json["comm"] = to_json(record.comm);
-  json["offloaded_bytes"] = {{"to_host", 0}, {"to_disk", 0}};
+  json["offloaded_bytes"] = {{"to_host", record.offload.to_host.count()},
+                             {"to_disk", record.offload.to_disk.count()}};
+  json["offload_ms"] = {{"moving", one_decimal(record.offload.moving_seconds * 1e3)},
+                        {"waited", one_decimal(record.offload.waited_seconds * 1e3)}};
+  json["tiles"] = record.tiles;
   return json;
 }
 

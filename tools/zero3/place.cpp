@@ -136,11 +136,16 @@ void add_place_flags(CLI::App& app, PlaceFlags& flags) {
 Place resolve_place(const PlaceFlags& flags, const Environment& environment) {
   const int ranks = ranks_here(flags);
   const Launch launch = resolve_launch(environment);
-  if (uses_mpi(flags, launch, environment))
-    return place_among_processes(flags, launch, environment);
-  refuse_other_processes(launch, ranks);
-  Place place = place_of(flags, ranks, ranks);
-  place.behind_launcher = by_mpi_launcher(launch);
+  Place place;
+  if (uses_mpi(flags, launch, environment)) {
+    place = place_among_processes(flags, launch, environment);
+  } else {
+    refuse_other_processes(launch, ranks);
+    place = place_of(flags, ranks, ranks);
+    place.behind_launcher = by_mpi_launcher(launch);
+  }
+  const auto link = environment.find("ZERO3_SIM_LINK");
+  if (link != environment.end()) place.host_link = Bytes(parse_size(link->second));
   return place;
 }
 
@@ -155,6 +160,7 @@ void run_ranks(const Place& place, const RankResources& resources,
       const std::unique_ptr<Device> device = make_device({.kind = place.run.device,
                                                           .threads = place.run.threads,
                                                           .memory_limit = resources.memory_limit,
+                                                          .host_link = place.host_link,
                                                           .shared = place.launch.has_value(),
                                                           .trace = resources.trace,
                                                           .rank = communicator.rank()});

@@ -44,6 +44,8 @@ struct Place {
   MpiPath path = MpiPath::kAuto;
   /// Set: this process is one of the ranks. Not set: all of them run in it.
   std::optional<Launch> launch = std::nullopt;
+  /// DeviceOptions.
+  Bytes host_link{0};
   /// A launcher carries this process's output to wherever it goes.
   bool behind_launcher = false;
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <zero3/error.h>
+#include <zero3/log.h>
 #include <zero3/trainer/process_memory.h>
 #include "json_records.h"
 
@@ -77,6 +78,16 @@ void TerminalProgress::on_done(const trainer::DoneRecord& record) {
       "received from other ranks: {} in {} all-gathers, {} in {} reduce-scatters",
       concat(comm[CollectiveOp::kAllGather].bytes), comm[CollectiveOp::kAllGather].count,
       concat(comm[CollectiveOp::kReduceScatter].bytes), comm[CollectiveOp::kReduceScatter].count));
+  if (const OffloadCounters& moved = record.offload; moved.moving_seconds > 0) {
+    out_->write_line(fmt::format(
+        "layer inputs: {} moved out and {} back in {:.1f} s, of which computing waited {:.1f} s",
+        concat(moved.to_host + moved.to_disk), concat(moved.from_host + moved.from_disk),
+        moved.moving_seconds, moved.waited_seconds));
+  }
+}
+
+void BothSinks::on_remark(std::string_view remark) {
+  Log().warn(remark);
 }
 
 void BothSinks::on_step(const trainer::StepRecord& record) {

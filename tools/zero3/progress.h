@@ -49,11 +49,12 @@ class TerminalProgress final : public trainer::TrainSink {
   std::chrono::steady_clock::time_point begin_;
 };
 
-/// Gives every record to both, in order; either may be null.
+/// Gives every record to both, in order; either may be null. Remarks go to stderr.
 class BothSinks final : public trainer::TrainSink {
  public:
   BothSinks(std::unique_ptr<trainer::TrainSink> first, std::unique_ptr<trainer::TrainSink> second)
       : first_(std::move(first)), second_(std::move(second)) {}
+  void on_remark(std::string_view remark) override;
   void on_step(const trainer::StepRecord& record) override;
   void on_done(const trainer::DoneRecord& record) override;
 

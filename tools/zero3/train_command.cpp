@@ -68,9 +68,11 @@ std::unique_ptr<trainer::TrainSink> make_sink(const TrainJob& job) {
   if (!metrics.empty() && metrics != "-")
     lines.push_back(std::make_unique<LineWriter>("--metrics", metrics));
   auto json = std::make_unique<JsonLines>(std::move(lines));
-  if (!terminal) return json;
-  auto progress = std::make_unique<TerminalProgress>(title_of(job),
-                                                     std::make_unique<LineWriter>("output", "-"));
+  std::unique_ptr<TerminalProgress> progress;
+  if (terminal) {
+    progress = std::make_unique<TerminalProgress>(title_of(job),
+                                                  std::make_unique<LineWriter>("output", "-"));
+  }
   return std::make_unique<BothSinks>(std::move(progress), std::move(json));
 }
 

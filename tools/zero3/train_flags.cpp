@@ -149,8 +149,23 @@ void add_train_flags(CLI::App& app, TrainFlags& flags) {
             [](const std::string&) {});
 }
 
+void check_checkpoint_flags(const ActivationCheckpoints& checkpoints) {
+  const std::string_view mode = name_of(checkpoints.mode);
+  const bool disk = checkpoints.mode == CheckpointMode::kDisk;
+  ZERO3_CHECK(disk || checkpoints.directory.empty(),
+              "--offload-dir is for layer inputs that wait on disk, and they wait with ",
+              "--checkpoint-activations ", mode, "; leave one out, or give the other disk");
+  ZERO3_CHECK(!disk || !checkpoints.directory.empty(),
+              "--checkpoint-activations disk needs a directory; add --offload-dir DIR");
+  ZERO3_CHECK(disk || checkpoints.mode == CheckpointMode::kHost ||
+                  checkpoints.host_limit == Bytes(INT64_MAX),
+              "--host-limit bounds layer inputs outside of the device, and they wait with ",
+              "--checkpoint-activations ", mode, "; leave it out, or give host or disk");
+}
+
 trainer::TrainOptions train_options(const TrainFlags& flags) {
   trainer::TrainOptions options = flags.base.train;
+  check_checkpoint_flags(options.checkpoints);
   options.schedule.steps = options.steps;
   options.schedule.minimum = flags.min_lr.value_or(options.schedule.peak / 10);
   return options;

@@ -17,8 +17,11 @@ struct ModelFlags {
   std::string model = "tiny";
   trainer::TrainOptions train;
 };
-/// --model --batch --seq --dtype --steps --checkpoint-activations.
+/// --model --batch --seq --dtype --steps --checkpoint-activations --offload-dir --host-limit
+/// --tile.
 void add_model_flags(CLI::App& app, ModelFlags& flags, std::int64_t least_steps = 1);
+/// Throws UsageError for flags of layer inputs that contradict each other.
+void check_checkpoint_flags(const ActivationCheckpoints& checkpoints);
 
 /// What the flags of a training say.
 struct TrainFlags {

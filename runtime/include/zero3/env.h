@@ -16,6 +16,7 @@ using Environment = std::map<std::string, std::string>;
 ///   PMI_RANK PMI_SIZE MPI_LOCALRANKID                                     launch by MPICH
 ///   SLURM_{PROCID,NTASKS,LOCALID,STEP_ID,STEP_NUM_TASKS}                  launch by Slurm
 ///   PMIX_NAMESPACE                                                        set by mpirun and srun
+///   ZERO3_SIM_LINK                         bytes a second between the host and a cpu:sim device
 ///   ZERO3_LOG                                                             error, warn, info, debug
 [[nodiscard]] Environment read_environment();
 

@@ -62,10 +62,12 @@ class ActivationStore {
   ActivationStore& operator=(const ActivationStore&) = delete;
   ~ActivationStore();
 
-  /// Device memory; before build() too, as the next two.
+  /// Device memory; before build() too, as the others.
   [[nodiscard]] MemoryPlan plan() const;
   /// Host memory: all tensors that move in kHost, a buffer for each direction in kDisk.
   [[nodiscard]] Bytes host_bytes() const;
+  /// The same as build() has taken it.
+  [[nodiscard]] Bytes host_bytes_in_use() const;
   /// Of the file.
   [[nodiscard]] Bytes disk_bytes() const;
   /// Tensors that move in each pass.

@@ -66,6 +66,9 @@ template <class T>
 /// The view as an output of a task.
 [[nodiscard]] Output output(const TensorView& view);
 
+/// DeviceOptions::host_link of the stream's device, where it bounds copies.
+[[nodiscard]] Bytes host_link(Stream& stream);
+
 /// CPU threads that the running task may use (its stream's `threads`); 1 outside of a task.
 [[nodiscard]] int current_threads();
 

@@ -61,6 +61,9 @@ class LlamaModel {
   [[nodiscard]] Loss evaluate(std::span<const std::int32_t> inputs,
                               std::span<const std::int32_t> targets, TokenShape tokens);
 
+  /// Of the blocks' inputs.
+  [[nodiscard]] const ActivationStore& layer_inputs() const;
+
  private:
   struct State;
   std::unique_ptr<State> state_;

@@ -20,6 +20,8 @@ struct RunPlace {
 struct RunPlan {
   /// Of each rank.
   MemoryPlan memory;
+  /// Where its layer inputs wait outside of the device.
+  Bytes host_checkpoints, disk_checkpoints;
   std::int64_t parameters = 0;
   /// What a rank receives from others in one optimizer step: parameters and gradients.
   Bytes gathered_per_step, reduced_per_step;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <zero3/trainer/rank_trainer.h>
 #include <zero3/trainer/token_data.h>
@@ -38,6 +39,11 @@ struct DoneRecord {
   Bytes peak_rss{0};
   /// This rank's collectives until the last step or evaluation.
   CommCounters comm;
+  /// Of this rank's layer inputs, with the host memory that they have taken and were to take.
+  OffloadCounters offload;
+  Bytes host_checkpoints, planned_host_checkpoints;
+  /// In which a block's token-wise work on a micro-batch runs.
+  std::int64_t tiles = 1;
 };
 
 /// Gets records as they come about, on the thread that trains. What it throws ends the run.
@@ -46,6 +52,8 @@ class TrainSink {
   virtual ~TrainSink() = default;
   TrainSink(const TrainSink&) = delete;
   TrainSink& operator=(const TrainSink&) = delete;
+  /// What is not as the options ask for, in words; before the first step.
+  virtual void on_remark(std::string_view) {}
   virtual void on_step(const StepRecord& record) = 0;
   virtual void on_done(const DoneRecord& record) = 0;
 
