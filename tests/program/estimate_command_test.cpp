@@ -68,6 +68,24 @@ TEST(EstimateCommand, TableNamesTagsTrafficWorkAndTheLongestSequence) {
                                    "floating-point work", "longest sequence"}));
 }
 
+TEST(EstimateCommand, PlansWhereLayerInputsWait) {
+  const auto plan = [](const char* mode, std::vector<std::string> more) {
+    more.insert(more.end(), {"--model", "30m", "--device", "cpu:sim", "--checkpoint-activations",
+                             mode, "--batch", "1", "--seq", "4096"});
+    return estimate(std::move(more));
+  };
+  const std::int64_t input = 4096 * 384 * 4;
+  const Json kept = plan("recompute", {}), host = plan("host", {});
+  const Json disk = plan("disk", {"--offload-dir", "/nowhere"});
+  EXPECT_EQ(kept["planned_bytes"]["checkpoints"], 6 * input);
+  EXPECT_EQ(host["planned_bytes"]["checkpoints"], 2 * input);
+  EXPECT_EQ(disk["planned_bytes"]["checkpoints"], 2 * input);
+  EXPECT_EQ(host["planned_bytes"]["host_checkpoints"], 4 * input);
+  EXPECT_EQ(disk["planned_disk_bytes"], 4 * input);
+  EXPECT_EQ(kept["planned_total_bytes"].get<std::int64_t>() - 4 * input,
+            host["planned_total_bytes"]);
+}
+
 TEST(EstimateCommand, NeedsNoLauncherAndNoData) {
   EXPECT_EQ(zero3_program({"estimate"},
                           {.environment = {"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=4"}})

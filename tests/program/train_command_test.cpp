@@ -31,10 +31,10 @@ TEST_F(TrainCommand, PrintsALineForEachStepAndOneAtTheEnd) {
             (std::vector<std::string>{"step", "loss", "grad_norm", "learning_rate", "tokens",
                                       "tokens_per_s", "step_ms"}));
   EXPECT_EQ(keys_of(output.steps[1]).back(), "val_loss");
-  EXPECT_EQ(
-      keys_of(output.done),
-      (std::vector<std::string>{"done", "steps", "val_loss", "weights_checksum", "peak_rss_mib",
-                                "peak_bytes", "planned_bytes", "comm", "offloaded_bytes"}));
+  EXPECT_EQ(keys_of(output.done),
+            (std::vector<std::string>{"done", "steps", "val_loss", "weights_checksum",
+                                      "peak_rss_mib", "peak_bytes", "planned_bytes", "comm",
+                                      "offloaded_bytes", "offload_ms", "tiles"}));
   EXPECT_EQ(keys_of(output.done["peak_bytes"]),
             (std::vector<std::string>{"shards", "gathered", "grads", "optimizer", "activations",
                                       "checkpoints", "workspace"}));
@@ -144,6 +144,47 @@ TEST_F(TrainCommand, TilesAndRecomputationChangeMemoryAlone) {
   }
 }
 
+TEST_F(TrainCommand, LayerInputsThatMoveAreReported) {
+  const std::vector<std::string> flags = {
+      "--model", "30m", "--device", "cpu:sim", "--checkpoint-activations", "recompute"};
+  const auto run = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), flags.begin(), flags.end());
+    return train(more);
+  };
+  const TrainOutput kept = run({});
+  EXPECT_EQ(kept.done["offloaded_bytes"], Json({{"to_host", 0}, {"to_disk", 0}}));
+  EXPECT_FALSE(kept.done["planned_bytes"].contains("host_checkpoints"));
+  const std::int64_t layers = 6, hidden = 384;
+  const std::int64_t input = kept.done["planned_bytes"]["checkpoints"].get<std::int64_t>() / layers;
+  const std::int64_t moved = 3 * (layers - 2) * 2 * 33 * hidden * 4;
+  const TrainOutput host = run({"--checkpoint-activations", "host"});
+  const TrainOutput disk =
+      run({"--checkpoint-activations", "disk", "--offload-dir", dir_.path().string()});
+  EXPECT_EQ(host.done["offloaded_bytes"], Json({{"to_host", moved}, {"to_disk", 0}}));
+  EXPECT_EQ(disk.done["offloaded_bytes"], Json({{"to_host", 0}, {"to_disk", moved}}));
+  for (const TrainOutput* output : {&host, &disk}) {
+    EXPECT_EQ(output->timeless(), kept.timeless());
+    EXPECT_EQ(output->done["weights_checksum"], kept.done["weights_checksum"]);
+    EXPECT_EQ(output->done["peak_bytes"], output->done["planned_bytes"]);
+    EXPECT_EQ(output->done["planned_bytes"]["checkpoints"], 2 * input);
+    EXPECT_GT(output->done["planned_bytes"]["host_checkpoints"], 0);
+    EXPECT_GT(output->done["offload_ms"]["moving"], 0);
+  }
+}
+
+// E9: on, and nothing moves.
+TEST_F(TrainCommand, LayerInputsThatDoNotMoveAreExplained) {
+  const auto said = [&](const char* device, const char* model) {
+    const Ended ended = zero3_program({"train", "--data", text_, "--steps", "1", "--batch", "1",
+                                       "--seq", "33", "--eval-tokens", "33", "--model", model,
+                                       "--device", device, "--checkpoint-activations", "host"});
+    EXPECT_EQ(parse_training(ended).done["offloaded_bytes"]["to_host"] == 0, !ended.err.empty());
+    return ended.err;
+  };
+  EXPECT_TRUE(contains(said("cpu", "30m"), {"zero3: ", "host and device are one memory on 'cpu'"}));
+  EXPECT_EQ(said("cpu:sim", "30m"), "");
+}
+
 using PlannedRun = std::tuple<const char*, int, const char*>;  ///< Model, ranks, checkpoints
 class PlannedPeak : public ::testing::TestWithParam<PlannedRun> {};
 
@@ -168,7 +209,7 @@ std::string run_name(const ::testing::TestParamInfo<PlannedRun>& test) {
 INSTANTIATE_TEST_SUITE_P(TrainCommand, PlannedPeak,
                          ::testing::Combine(::testing::Values("tiny", "30m"),
                                             ::testing::Values(1, 2, 4),
-                                            ::testing::Values("none", "recompute")),
+                                            ::testing::Values("none", "recompute", "host")),
                          run_name);
 
 TEST_F(TrainCommand, StatesAreSplitBetweenRanks) {

@@ -14,12 +14,14 @@ namespace zero3::test {
 
 /// What a training said.
 struct Records {
+  std::vector<std::string> remarks;
   std::vector<trainer::StepRecord> steps;
   std::optional<trainer::DoneRecord> done;
 };
 
 class RecordingSink final : public trainer::TrainSink {
  public:
+  void on_remark(std::string_view remark) override { records.remarks.emplace_back(remark); }
   void on_step(const trainer::StepRecord& record) override { records.steps.push_back(record); }
   void on_done(const trainer::DoneRecord& record) override { records.done = record; }
 

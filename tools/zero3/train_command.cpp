@@ -76,6 +76,16 @@ std::unique_ptr<trainer::TrainSink> make_sink(const TrainJob& job) {
   return std::make_unique<BothSinks>(std::move(progress), std::move(json));
 }
 
+/// What the ranks would find out as well, after work.
+void check_layer_inputs(const TrainJob& job) {
+  const ActivationCheckpoints& checkpoints = job.options.checkpoints;
+  ZERO3_CHECK(checkpoints.directory.empty() || std::filesystem::is_directory(checkpoints.directory),
+              "--offload-dir '", checkpoints.directory, "' is no directory; create it");
+  ZERO3_CHECK(job.plan.host_checkpoints <= checkpoints.host_limit, "layer inputs need ",
+              job.plan.host_checkpoints, " of host memory on each rank and --host-limit is ",
+              checkpoints.host_limit, "; raise it, or make sequence or batch smaller");
+}
+
 std::shared_ptr<TrainJob> prepare(const TrainFlags& flags) {
   auto job = std::make_shared<TrainJob>();
   job->flags = flags;
@@ -90,6 +100,7 @@ std::shared_ptr<TrainJob> prepare(const TrainFlags& flags) {
                                             .seed = job->options.seed});
   job->plan = trainer::plan_run(job->config, job->options, job->place.run);
   check_plan(job->plan.memory, flags.memory_limit);
+  check_layer_inputs(*job);
   if (!flags.trace.empty()) {
     job->trace_file = trace_file(flags.trace, job->place);
     static_cast<void>(LineWriter("--trace", job->trace_file));  // Found out now, not after the work
