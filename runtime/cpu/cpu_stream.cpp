@@ -190,7 +190,7 @@ Output output(const TensorView& view) {
 }
 
 Bytes host_link(Stream& stream) {
-  const auto* device = dynamic_cast<const cpu::CpuDevice*>(&stream.native().device());
+  const auto* device = dynamic_cast<const cpu::CpuDevice*>(&stream.device());
   return device != nullptr ? device->host_link() : Bytes(0);
 }
 

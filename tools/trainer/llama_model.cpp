@@ -162,10 +162,15 @@ LlamaModel::State::State(Engine& the_engine, const LlamaConfig& the_config,
             .granule_rows = options.granule_rows,
             .threads = stream.device().threads()}),
       token_upload(stream) {
+  // Those of the largest micro-batch: a smaller one must not need a larger tile, nor have too few
+  // rows for a count.
+  const TilePolicy tile = {
+      .kind = TilePolicy::Kind::kRows,
+      .value = tile_rows(options.tile, options.tokens, config.hidden, options.granule_rows)};
   const LlamaBlockOptions block_options = {.dtype = options.dtype,
                                            .granule_rows = options.granule_rows,
                                            .threads = stream.device().threads(),
-                                           .tile = options.tile,
+                                           .tile = tile,
                                            .recompute = options.checkpoints.recompute(),
                                            .dropout = options.dropout,
                                            .seed = options.seed};

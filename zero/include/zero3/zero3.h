@@ -15,3 +15,5 @@
 #include <zero3/lr_schedule.h>
 #include <zero3/mpi_world.h>
 #include <zero3/shard_layout.h>
+#include <zero3/tile_policy.h>
+#include <zero3/tokenwise_region.h>
