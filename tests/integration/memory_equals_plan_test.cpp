@@ -106,7 +106,7 @@ TEST_P(MemoryEqualsPlan, WhereverLayerInputsWait) {
        {CheckpointMode::kRecompute, CheckpointMode::kHost, CheckpointMode::kDisk}) {
     options.checkpoints.mode = mode;
     options.checkpoints.directory = mode == CheckpointMode::kDisk ? dir.path().string() : "";
-    for (const std::size_t layers : {0, 1, 2, 3, 7}) {
+    for (const std::size_t layers : {0U, 1U, 2U, 3U, 7U}) {
       options.shape.layers = layers;
       for (const bool tied : {false, true}) {
         options.shape.tied = tied;

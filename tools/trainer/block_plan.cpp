@@ -69,6 +69,7 @@ BlockScratch BlockPlan::carve_scratch(Carver& carver, TokenShape tokens) const {
     scratch.gate = carver.take(tile * config.intermediate, dtype);
     scratch.up = carver.take(tile * config.intermediate, dtype);
   }
+  scratch.phases.mlp = carver.position();
 
   carver.rewind(shared);
   scratch.d_attention = carver.take(q_size, dtype);
@@ -84,6 +85,7 @@ BlockScratch BlockPlan::carve_scratch(Carver& carver, TokenShape tokens) const {
   scratch.d_v = carver.take(kv_size, dtype);
   const Bytes kernel = attention_workspace_bytes(attention(tokens), dtype, options.threads);
   scratch.attention = carver.take(kernel.count(), DType::kU8);
+  scratch.phases.attention = carver.position();
   return scratch;
 }
 

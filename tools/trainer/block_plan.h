@@ -47,6 +47,8 @@ struct BlockScratch {
   // Of the attention, over the MLP's. Normed and rotated heads, in a model with q/k norm:
   TensorView q, k, q_rstd, k_rstd;
   TensorView d_q, d_k, d_v, attention;
+  /// What the two take, with what they share.
+  BlockPhases phases;
 };
 
 /// Sizes of what a block computes, and the memory for it.

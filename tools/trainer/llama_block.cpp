@@ -347,6 +347,11 @@ LayerMemory LlamaBlock::memory(TokenShape tokens) const {
   return {.saved = saved.used(), .workspace = scratch.used()};
 }
 
+BlockPhases LlamaBlock::phases(TokenShape tokens) const {
+  Carver scratch;
+  return state_->plan.carve_scratch(scratch, tokens).phases;
+}
+
 void LlamaBlock::forward(const LayerContext& context, const Gathered& weights, TensorView in,
                          TensorView out, TensorView saved, Pass pass) {
   BlockPass run(state_->plan, state_->rope, context, weights, saved);

@@ -143,6 +143,7 @@ struct LlamaModel::State {
   GroupId embedding_id, head_id;
   HeadParams head_params;
   std::unique_ptr<LayerStack> stack;
+  BlockPhases block_phases;
 
   Buffer rope_cos, rope_sin, workspace, inputs, targets, row_losses, loss_sum;
   TokenUpload token_upload;
@@ -176,7 +177,9 @@ LlamaModel::State::State(Engine& the_engine, const LlamaConfig& the_config,
                                            .seed = options.seed};
   std::vector<std::unique_ptr<Layer>> blocks;
   for (std::int64_t i = 0; i < config.layers; ++i) {
-    blocks.push_back(std::make_unique<LlamaBlock>(config, i, block_options, rope));
+    auto block = std::make_unique<LlamaBlock>(config, i, block_options, rope);
+    block_phases = block->phases(options.tokens);
+    blocks.push_back(std::move(block));
   }
   embedding_id = engine.add_group(embedding_group(config));
   stack = std::make_unique<LayerStack>(engine, std::move(blocks),
@@ -274,6 +277,13 @@ MemoryPlan LlamaModel::plan() const {
                                    aligned(bytes_of(rows, DType::kF64)) +
                                    aligned(bytes_of(Elements(1), DType::kF64));
   return plan;
+}
+
+LlamaPhases LlamaModel::phases() const {
+  const State& state = *state_;
+  return {.attention = state.block_phases.attention,
+          .mlp = state.block_phases.mlp,
+          .head = state.head.workspace_bytes()};
 }
 
 void LlamaModel::build() {

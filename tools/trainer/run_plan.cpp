@@ -1,5 +1,6 @@
 #include <zero3/trainer/run_plan.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -48,8 +49,8 @@ struct Planner {
   explicit Planner(const RunPlace& place)
       : device(make_device({.kind = place.device, .threads = place.threads})), ranks(place.ranks) {}
 
-  [[nodiscard]] MemoryPlan memory(const LlamaConfig& config, const TrainOptions& options) {
-    return RankTrainer(*device, ranks, config, options).plan();
+  [[nodiscard]] RankTrainer trainer(const LlamaConfig& config, const TrainOptions& options) {
+    return {*device, ranks, config, options};
   }
 
   std::unique_ptr<Device> device;
@@ -95,9 +96,10 @@ MemoryTag largest_tag(const MemoryPlan& plan, const MemoryPlan& base) {
 
 RunPlan plan_run(const LlamaConfig& config, const TrainOptions& options, const RunPlace& place) {
   Planner planner(place);
-  const RankTrainer trainer(*planner.device, planner.ranks, config, options);
+  const RankTrainer trainer = planner.trainer(config, options);
   RunPlan plan;
   plan.memory = trainer.plan();
+  plan.phases = trainer.phases();
   plan.host_checkpoints = trainer.layer_inputs().host_bytes();
   plan.disk_checkpoints = trainer.layer_inputs().disk_bytes();
   plan.parameters = trainer.engine().parameter_count().count();
@@ -117,22 +119,33 @@ LongestSequence longest_sequence(const LlamaConfig& config, const TrainOptions& 
   const auto plan_at = [&](std::int64_t seq) {
     TrainOptions changed = options;
     changed.micro_batch.seq = seq;
-    return planner.memory(config, changed);
+    const RankTrainer trainer = planner.trainer(config, changed);
+    return LongestSequence{.seq = seq,
+                           .memory = trainer.plan(),
+                           .host_checkpoints = trainer.layer_inputs().host_bytes(),
+                           .disk_checkpoints = trainer.layer_inputs().disk_bytes()};
+  };
+  const auto host_fits = [&](const LongestSequence& plan) {
+    return plan.host_checkpoints <= options.checkpoints.host_limit;
+  };
+  const auto fits_at = [&](std::int64_t seq) {
+    const LongestSequence plan = plan_at(seq);
+    return plan.memory.total() <= device_memory && host_fits(plan);
   };
   std::int64_t fits = 0;
   std::int64_t beyond = 1;
-  while (beyond <= kLongestSequence && plan_at(beyond).total() <= device_memory) {
-    fits = std::exchange(beyond, beyond * 2);
-  }
+  while (beyond <= kLongestSequence && fits_at(beyond)) fits = std::exchange(beyond, beyond * 2);
   while (beyond - fits > 1) {
     const std::int64_t middle = fits + (beyond - fits) / 2;
-    (plan_at(middle).total() <= device_memory ? fits : beyond) = middle;
+    (fits_at(middle) ? fits : beyond) = middle;
   }
-  if (fits == 0) return {.seq = 0, .memory = plan_at(1), .binding = largest_tag(plan_at(1), {})};
-  const MemoryPlan longest = plan_at(fits);
-  return {.seq = fits,
-          .memory = longest,
-          .binding = largest_tag(plan_at(fits + kDefaultGranuleRows), longest)};
+  LongestSequence longest = plan_at(std::max<std::int64_t>(fits, 1));
+  longest.seq = fits;
+  longest.bound_by_host = !host_fits(plan_at(fits + 1));
+  longest.binding = fits == 0
+                        ? largest_tag(longest.memory, {})
+                        : largest_tag(plan_at(fits + kDefaultGranuleRows).memory, longest.memory);
+  return longest;
 }
 
 }  // namespace zero3::trainer

@@ -28,6 +28,16 @@ struct Estimate {
   std::optional<trainer::LongestSequence> longest;
 };
 
+/// Of layer inputs, where there are any outside of the device.
+void add_outside(Json& json, const std::string& prefix, Bytes host, Bytes disk) {
+  if (host.count() > 0) json[prefix + "_bytes"]["host_checkpoints"] = host.count();
+  if (disk.count() > 0) json[prefix + "_disk_bytes"] = disk.count();
+}
+
+std::string bound_of(const trainer::LongestSequence& longest) {
+  return longest.bound_by_host ? "host_checkpoints" : std::string(name_of(longest.binding));
+}
+
 std::string json_text(const Estimate& estimate) {
   const trainer::TrainOptions& options = estimate.options;
   Json json = {{"model", estimate.flags.train.base.model},
@@ -39,31 +49,34 @@ std::string json_text(const Estimate& estimate) {
                {"dtype", name_of(options.dtype)},
                {"planned_bytes", to_json(estimate.plan.memory)},
                {"planned_total_bytes", estimate.plan.memory.total().count()},
+               {"workspace_by_phase",
+                {{"attention", estimate.plan.phases.attention.count()},
+                 {"mlp", estimate.plan.phases.mlp.count()},
+                 {"head", estimate.plan.phases.head.count()}}},
                {"received_bytes_per_step",
                 {{"all_gather", estimate.plan.gathered_per_step.count()},
                  {"reduce_scatter", estimate.plan.reduced_per_step.count()}}},
                {"model_flops_per_step", estimate.plan.model_flops},
                {"executed_flops_per_step", estimate.plan.executed_flops}};
-  if (estimate.plan.host_checkpoints.count() > 0)
-    json["planned_bytes"]["host_checkpoints"] = estimate.plan.host_checkpoints.count();
-  if (estimate.plan.disk_checkpoints.count() > 0)
-    json["planned_disk_bytes"] = estimate.plan.disk_checkpoints.count();
+  add_outside(json, "planned", estimate.plan.host_checkpoints, estimate.plan.disk_checkpoints);
   if (estimate.longest) {
+    const trainer::LongestSequence& longest = *estimate.longest;
     json["device_memory"] = estimate.flags.device_memory->count();
-    json["longest_seq"] = estimate.longest->seq;
-    json["longest_seq_bound_by"] = name_of(estimate.longest->binding);
-    json["longest_seq_planned_bytes"] = to_json(estimate.longest->memory);
+    json["longest_seq"] = longest.seq;
+    json["longest_seq_bound_by"] = bound_of(longest);
+    json["longest_seq_planned_bytes"] = to_json(longest.memory);
+    add_outside(json, "longest_seq_planned", longest.host_checkpoints, longest.disk_checkpoints);
   }
   return json.dump();
 }
 
-/// Of layer inputs outside of the device; empty where there are none.
-std::string outside_text(const trainer::RunPlan& plan) {
+/// Lines of layer inputs outside of the device; none where there are none.
+std::string outside_text(Bytes host, Bytes disk) {
   std::string text;
-  if (plan.host_checkpoints.count() > 0)
-    text += fmt::format("  in host memory {:>12}   layer inputs\n", concat(plan.host_checkpoints));
-  if (plan.disk_checkpoints.count() > 0)
-    text += fmt::format("  on disk        {:>12}   layer inputs\n", concat(plan.disk_checkpoints));
+  for (const auto& [place, bytes] : {std::pair{"on the host", host}, std::pair{"on disk", disk}}) {
+    if (bytes.count() > 0)
+      text += fmt::format("  {:<12} {:>12}   layer inputs\n", place, concat(bytes));
+  }
   return text;
 }
 
@@ -76,6 +89,11 @@ std::string table_text(const Estimate& estimate) {
       "{}"
       "{}"
       "\n"
+      "workspace by phase, of which the largest is taken\n"
+      "  attention      {:>12}\n"
+      "  mlp            {:>12}\n"
+      "  logits, loss   {:>12}\n"
+      "\n"
       "received by each rank in a step\n"
       "  all-gather     {:>12}   parameters\n"
       "  reduce-scatter {:>12}   gradients\n"
@@ -86,7 +104,9 @@ std::string table_text(const Estimate& estimate) {
       estimate.flags.train.base.model, estimate.plan.parameters, name_of(options.dtype),
       counted(estimate.place.run.ranks, "rank"), counted(options.accumulate, "micro-step"),
       options.micro_batch.batch, options.micro_batch.seq, to_table(estimate.plan.memory),
-      outside_text(estimate.plan), concat(estimate.plan.gathered_per_step),
+      outside_text(estimate.plan.host_checkpoints, estimate.plan.disk_checkpoints),
+      concat(estimate.plan.phases.attention), concat(estimate.plan.phases.mlp),
+      concat(estimate.plan.phases.head), concat(estimate.plan.gathered_per_step),
       concat(estimate.plan.reduced_per_step), estimate.plan.model_flops,
       estimate.plan.executed_flops);
   if (!estimate.longest) return text;
@@ -97,10 +117,14 @@ std::string table_text(const Estimate& estimate) {
                        concat(estimate.longest->memory.total()), concat(memory),
                        name_of(estimate.longest->binding));
   }
-  return text +
-         fmt::format("\n\nlongest sequence that fits into {}: {} tokens; {} grow most with it\n{}",
-                     concat(memory), estimate.longest->seq, name_of(estimate.longest->binding),
-                     to_table(estimate.longest->memory));
+  return text + fmt::format("\n\nlongest sequence that fits into {}: {} tokens; {}\n{}{}",
+                            concat(memory), estimate.longest->seq,
+                            estimate.longest->bound_by_host
+                                ? "--host-limit binds"
+                                : concat(name_of(estimate.longest->binding), " grow most with it"),
+                            to_table(estimate.longest->memory),
+                            outside_text(estimate.longest->host_checkpoints,
+                                         estimate.longest->disk_checkpoints));
 }
 
 Estimate make_estimate(const EstimateFlags& flags) {

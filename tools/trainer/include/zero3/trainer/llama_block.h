@@ -37,6 +37,11 @@ struct LlamaBlockOptions {
   std::uint64_t seed = 0;
 };
 
+/// Workspace of a block's two halves, of which one runs at a time.
+struct BlockPhases {
+  Bytes attention, mlp;
+};
+
 /// One decoder layer: h = x + attention(norm(x)), y = h + mlp(norm(h)).
 ///
 /// For its backward it keeps q, k, v, the attention's output and its log-sum-exps, h, and, without
@@ -55,6 +60,8 @@ class LlamaBlock final : public Layer {
 
   [[nodiscard]] GroupSpec group() const override;
   [[nodiscard]] LayerMemory memory(TokenShape tokens) const override;
+  /// LayerMemory::workspace is the larger.
+  [[nodiscard]] BlockPhases phases(TokenShape tokens) const;
   void forward(const LayerContext& context, const Gathered& weights, TensorView in, TensorView out,
                TensorView saved, Pass pass) override;
   void backward(const LayerContext& context, const Gathered& weights, const Gradients& grads,

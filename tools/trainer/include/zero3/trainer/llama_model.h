@@ -28,6 +28,11 @@ struct LlamaOptions {
   std::int64_t granule_rows = kDefaultGranuleRows;
 };
 
+/// Workspace of what a pass does in turn, in one block that is as large as the largest.
+struct LlamaPhases {
+  Bytes attention, mlp, head;
+};
+
 /// A Llama-family decoder with its loss, trained through an engine: embedding, a LayerStack of
 /// blocks, final norm and head.
 ///
@@ -44,6 +49,7 @@ class LlamaModel {
   /// What build() allocates: all that the model will ever hold besides the engine's own part.
   [[nodiscard]] MemoryPlan plan() const;
   void build();
+  [[nodiscard]] LlamaPhases phases() const;
 
   /// Forward, loss and backward of one micro-batch: `inputs` and `targets` have tokens.rows() ids
   /// each (copied before return). Reports the loss sum and the number of targets that count to

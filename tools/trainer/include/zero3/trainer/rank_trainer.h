@@ -75,6 +75,8 @@ class RankTrainer {
   /// without a micro-batch takes part with one that counts nothing.
   [[nodiscard]] double evaluate(std::int64_t micro_batches, const FillMicroBatch& fill);
 
+  /// Available before build() too.
+  [[nodiscard]] LlamaPhases phases() const { return model_.phases(); }
   [[nodiscard]] const ActivationStore& layer_inputs() const { return model_.layer_inputs(); }
   [[nodiscard]] Engine& engine() { return engine_; }
   [[nodiscard]] const Engine& engine() const { return engine_; }

@@ -20,6 +20,8 @@ struct RunPlace {
 struct RunPlan {
   /// Of each rank.
   MemoryPlan memory;
+  /// Of its workspace, by what needs it.
+  LlamaPhases phases;
   /// Where its layer inputs wait outside of the device.
   Bytes host_checkpoints, disk_checkpoints;
   std::int64_t parameters = 0;
@@ -38,11 +40,15 @@ struct LongestSequence {
   /// 0: not even one token fits; the other fields are then those of one token.
   std::int64_t seq = 0;
   MemoryPlan memory;
+  Bytes host_checkpoints, disk_checkpoints;
+  /// The limit of host memory is met first.
+  bool bound_by_host = false;
   /// What to make smaller: the tag that grows most with one more granule of tokens, or the largest
   /// where nothing fits.
   MemoryTag binding = MemoryTag::kActivations;
 };
-/// By bisection over the plan, with everything else as in `options`.
+/// By bisection over the plan, with everything else as in `options`, whose limit of host memory
+/// counts too.
 [[nodiscard]] LongestSequence longest_sequence(const LlamaConfig& config,
                                                const TrainOptions& options, const RunPlace& place,
                                                Bytes device_memory);
