@@ -49,14 +49,16 @@ void train(Trace& trace, std::chrono::milliseconds work, std::chrono::millisecon
             {.seed = seed, .trace = &trace});
 }
 
-/// How many spans of `row` on rank 0 have a part in common with a layer's computing.
-std::int64_t beside_compute(const std::vector<Trace::Span>& spans, const std::string& row) {
+/// How many spans of `row` on rank 0 whose names begin so have a part in common with a layer's
+/// computing.
+std::int64_t beside_compute(const std::vector<Trace::Span>& spans, const std::string& row,
+                            const std::string& name = "") {
   const auto computes = [](const Trace::Span& s) {
     return s.rank == 0 && s.row == "compute" &&
            (s.name.starts_with("forward") || s.name.starts_with("backward"));
   };
   return std::count_if(spans.begin(), spans.end(), [&](const Trace::Span& moving) {
-    if (moving.rank != 0 || moving.row != row) return false;
+    if (moving.rank != 0 || moving.row != row || !moving.name.starts_with(name)) return false;
     return std::any_of(spans.begin(), spans.end(), [&](const Trace::Span& s) {
       return computes(s) && s.begin_ns < moving.end_ns && moving.begin_ns < s.end_ns;
     });
@@ -73,6 +75,53 @@ TEST(Overlap, TheTraceShowsGathersAndReductionsUnderCompute) {
   }
   EXPECT_GE(gathers, 3);
   EXPECT_GE(reductions, 2);
+}
+
+// Of six layer inputs the first four move, under the layers that follow and under the backwards of
+// the layers above.
+TEST(Overlap, TheTraceShowsLayerInputsMovingUnderCompute) {
+  constexpr std::int64_t kLayers = 6, kElements = 50000;
+  std::int64_t out = 0, in = 0;
+  OffloadCounters moved;
+  for (int attempt = 0; attempt < 10 && (out < 4 || in < 4); ++attempt) {
+    Trace trace;
+    run_ranks(1, [&](Rank& rank) {
+      const auto device = make_device({.kind = DeviceKind::kCpuSim,
+                                       .threads = 1,
+                                       .capacity = Bytes(1 << 20),
+                                       .host_link = Bytes(50'000'000),  // 4 ms a tensor
+                                       .trace = &trace});
+      const auto compute = device->make_stream({.name = "compute"});
+      ActivationStore store(*device, *compute, {.mode = CheckpointMode::kHost}, kLayers,
+                            Elements(kElements), DType::kF32);
+      store.build();
+      const auto work = [&](const char* name, int milliseconds) {
+        compute->call(name, [milliseconds] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+        });
+      };
+      store.begin(Elements(kElements));
+      for (std::int64_t i = 0; i < kLayers; ++i) {
+        static_cast<void>(store.place(i));
+        store.put(i);
+        work("forward", 6);
+      }
+      for (std::int64_t i = kLayers; i-- > 0;) {
+        static_cast<void>(store.take(i));
+        work("backward", 12);
+      }
+      compute->synchronize();
+      moved = store.counters();
+      static_cast<void>(rank);
+    });
+    const std::vector<Trace::Span> spans = trace.spans();
+    out = beside_compute(spans, "offload out", "copy_to_host");
+    in = beside_compute(spans, "offload in", "copy_from_host");
+  }
+  EXPECT_EQ(out, 4);
+  EXPECT_EQ(in, 4);
+  EXPECT_GE(moved.moving_seconds, 8 * 0.004);
+  EXPECT_LT(moved.waited_seconds, moved.moving_seconds / 2);
 }
 
 /// Whether a span of rank 0 ran before another.

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <numeric>
@@ -135,6 +136,25 @@ TEST_P(CopyTest, WaitsForItsTurnInTheStream) {
   copy_to_host(host.data(), buffer.view(), *stream_);
   stream_->synchronize();
   EXPECT_EQ(host, std::vector<std::int32_t>(4, 0));
+}
+
+TEST(Copy, ASimulatedLinkTakesItsTime) {
+  const std::vector<std::int32_t> values = ascending(50000);  // 0.2 MB: 20 ms
+  for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kCpuSim}) {
+    const auto device = make_device(
+        {.kind = kind, .threads = 1, .capacity = Bytes(1 << 20), .host_link = Bytes(10'000'000)});
+    const auto stream = device->make_stream({.name = "stream"});
+    const Buffer buffer(Elements(50000), DType::kI32, MemoryTag::kWorkspace, *stream);
+    stream->synchronize();
+    const auto begin = std::chrono::steady_clock::now();
+    std::vector<std::int32_t> back(values.size());
+    copy_from_host(buffer.view(), values.data(), *stream);
+    copy_to_host(back.data(), buffer.view(), *stream);
+    stream->synchronize();
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+    EXPECT_EQ(back, values);
+    EXPECT_GE(taken.count(), kind == DeviceKind::kCpuSim ? 0.04 : 0.0);
+  }
 }
 
 TEST(Copy, CrossesBetweenDevicesOfOneExecutor) {

@@ -76,14 +76,17 @@ TEST(LossHead, ScratchIsOneGranuleOfLogitsHoweverManyRows) {
 }
 
 TEST(LossHead, LossScaleIsAFactorOfTheGradientsAlone) {
-  const Result plain = run_head(targets_of(11), 4), scaled = run_head(targets_of(11), 4, 8.0F);
-  EXPECT_EQ(scaled.loss, plain.loss);
-  // A power of two changes exponents only.
-  for (std::size_t i = 0; i < plain.d_table.size(); ++i) {
-    ASSERT_EQ(scaled.d_table[i], 8 * plain.d_table[i]) << i;
-  }
-  for (std::size_t i = 0; i < plain.d_hidden.size(); ++i) {
-    ASSERT_EQ(scaled.d_hidden[i], 8 * plain.d_hidden[i]) << i;
+  const Result plain = run_head(targets_of(11), 4);
+  // Powers of two change exponents only.
+  for (const float scale : {8.0F, 0.25F, 65536.0F}) {
+    const Result scaled = run_head(targets_of(11), 4, scale);
+    EXPECT_EQ(scaled.loss, plain.loss);
+    const auto expect_scaled = [&](const std::vector<float>& got, const std::vector<float>& want) {
+      for (std::size_t i = 0; i < want.size(); ++i) ASSERT_EQ(got[i], scale * want[i]) << i;
+    };
+    expect_scaled(scaled.d_table, plain.d_table);
+    expect_scaled(scaled.d_norm, plain.d_norm);
+    expect_scaled(scaled.d_hidden, plain.d_hidden);
   }
 }
 
@@ -93,6 +96,22 @@ TEST(LossHead, IgnoredRowsLeaveNothing) {
   EXPECT_EQ(result.d_hidden, std::vector<float>(6 * kWidth, 0));
   EXPECT_EQ(result.d_norm, std::vector<float>(kWidth, 0));
   EXPECT_EQ(result.d_table, std::vector<float>(kVocab * kWidth, 0));
+}
+
+// H6: unequal numbers of targets that count per granule, and a granule without any.
+TEST(LossHead, AGranuleWithoutTargetsAddsNothingToTheOthers) {
+  std::vector<std::int32_t> targets = targets_of(12);
+  for (std::size_t i = 4; i < 8; ++i) targets[i] = kIgnoreToken;
+  targets[9] = kIgnoreToken;
+  const Result whole = run_head(targets, 256), tiled = run_head(targets, 4);
+  EXPECT_NEAR(tiled.loss, whole.loss, 1e-6 * whole.loss);
+  for (std::size_t i = 0; i < whole.d_hidden.size(); ++i) {
+    ASSERT_NEAR(tiled.d_hidden[i], whole.d_hidden[i], 1e-6) << i;
+    const bool masked = i / kWidth >= 4 && i / kWidth < 8;
+    ASSERT_EQ(tiled.d_hidden[i] == 0 && masked, masked) << i;
+  }
+  for (std::size_t i = 0; i < whole.d_table.size(); ++i)
+    ASSERT_NEAR(tiled.d_table[i], whole.d_table[i], 2e-6) << i;
 }
 
 TEST(LossHead, NoRowsHaveLossZero) {

@@ -2,9 +2,11 @@
 // is its plan in every such mode.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include <zero3/trace.h>
 #include <zero3/trainer/train_loop.h>
 #include "support/contains.h"
 #include "support/recorded_training.h"
@@ -138,6 +140,34 @@ INSTANTIATE_TEST_SUITE_P(
         Model{.name = "Bf16DropoutBiases", .dtype = DType::kBF16, .dropout = 0.1F, .biases = true},
         Model{.name = "OneLongSequence", .biases = true, .micro_batch = {.batch = 1, .seq = 1100}}),
     [](const auto& test) { return test.param.name; });
+
+// H8: matrix products of a layer in forward, recomputation and backward, one tile.
+TEST(Products, OfARecomputedMlpAreElevenAndNotTwelve) {
+  const auto products = [](CheckpointMode mode) {
+    Trace trace;
+    ToyRun run;
+    run.config.layers = 1;
+    run.options.checkpoints.mode = mode;
+    const auto device = make_device({.threads = 1, .trace = &trace});
+    const auto communicator = make_self_communicator();
+    RankTrainer trainer(*device, *communicator, run.config, run.options);
+    trainer.build();
+    trainer.step(1e-3,
+                 [](std::int64_t, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) {
+                   std::fill(inputs.begin(), inputs.end(), 1);
+                   std::fill(targets.begin(), targets.end(), 2);
+                 });
+    trainer.engine().synchronize();
+    const std::vector<Trace::Span> spans = trace.spans();
+    return std::count_if(spans.begin(), spans.end(), [](const Trace::Span& span) {
+      return span.name.starts_with("gemm") && span.name != "gemm backward bias";
+    });
+  };
+  // Of q, k, v, the attention's output, gate, up, down and the head: one forward, two backward.
+  EXPECT_EQ(products(CheckpointMode::kNone), 3 * (4 + 3 + 1));
+  // And again q, k, v, output, gate and up: for the MLP 9 + 2.
+  EXPECT_EQ(products(CheckpointMode::kRecompute), 3 * (4 + 3 + 1) + 4 + 2);
+}
 
 // The bits of the program's own shape at a length of several tiles; every mode with another tile.
 TEST(SameBitsOfTiny, AtTwoThousandTokens) {
