@@ -126,7 +126,7 @@ std::int64_t resident() {
 }
 
 // E5
-TEST(HostSlab, OfTwoGibAndAbitTakesThatAndGivesItBack) {
+TEST(HostSlab, OfTwoGibAndABitTakesThatAndGivesItBack) {
   constexpr std::int64_t kSize = 2233382994;  // 2.08 GiB
   if (host_budget(false).bytes < Bytes(kSize + (std::int64_t{1} << 30)))
     GTEST_SKIP() << "this machine has no 3 GiB of memory left";
