@@ -26,6 +26,7 @@ void train(Trace& trace, std::chrono::milliseconds work, std::chrono::millisecon
                   {{.kind = Fault::Kind::kDelay, .at = Fault::kEvery, .delay = communication}});
               Engine engine(*rank.device, slow, {});
               std::vector<GroupId> groups;
+              groups.reserve(4);
               for (int i = 0; i < 4; ++i)
                 groups.push_back(engine.add_group(group_of("g" + std::to_string(i), {4000})));
               engine.build();
