@@ -83,6 +83,22 @@ TEST(RunPlan, WorkIsThatOfAllRanksAndMicroSteps) {
   EXPECT_DOUBLE_EQ(plan_of(run, 3).model_flops, 15 * once);
 }
 
+TEST(RunPlan, AutoTilesAreThereWhereTheyMakeTheWorkspaceSmaller) {
+  ToyRun run;
+  run.options.micro_batch = {.batch = 1, .seq = 2500};
+  run.options.checkpoints.mode = CheckpointMode::kRecompute;
+  const auto plan = [&](const char* tile) {
+    run.options.tile = parse_tile_policy(tile);
+    return plan_of(run, 1);
+  };
+  EXPECT_EQ(plan("auto").tiles, 1) << "the attention needs more than the MLP";
+  EXPECT_EQ(plan("auto").memory, plan("rows=1024").memory);
+  run.config.intermediate *= 100;
+  EXPECT_EQ(plan("auto").tiles, 3);
+  EXPECT_EQ(plan("none").tiles, 1);
+  EXPECT_LT(plan("auto").memory.total(), plan("none").memory.total());
+}
+
 TEST(LongestSequence, IsTheLastThatFits) {
   const ToyRun run;
   const RunPlace place = {.ranks = 2, .threads = 1};

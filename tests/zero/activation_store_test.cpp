@@ -2,72 +2,18 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include <zero3/internal/cpu_stream.h>
 #include "support/contains.h"
-#include "support/dropping_device.h"
-#include "support/offload_faults.h"
 #include "support/run_ranks.h"
 #include "support/temp_dir.h"
-#include "support/wait_analysis.h"
+#include "zero/store_passes.h"
 
 namespace zero3::test {
 namespace {
-
-constexpr std::int64_t kCount = 5, kSize = 1500;
-constexpr CheckpointMode kAllModes[] = {CheckpointMode::kNone, CheckpointMode::kRecompute,
-                                        CheckpointMode::kHost, CheckpointMode::kDisk};
-
-ActivationCheckpoints checkpoints(CheckpointMode mode, const TempDir& dir) {
-  ActivationCheckpoints options{.mode = mode};
-  if (mode == CheckpointMode::kDisk) options.directory = dir.path().string();
-  return options;
-}
-
-/// Writes and reads as a stack of layers does; a tensor's elements are its number and the pass's.
-class Passes {
- public:
-  Passes(ActivationStore& store, Stream& compute) : store_(store), compute_(compute) {}
-
-  void forward(float pass, std::int64_t size = kSize, bool training = true) {
-    store_.begin(Elements(size));
-    for (std::int64_t i = 0; i < kCount; ++i) {
-      fill(store_.place(i), pass * 100 + static_cast<float>(i));
-      if (training) store_.put(i);
-    }
-  }
-  /// What was read, in the order of reading.
-  std::vector<std::vector<float>> backward(std::int64_t size = kSize) {
-    std::vector<std::vector<float>> read(kCount,
-                                         std::vector<float>(static_cast<std::size_t>(size)));
-    for (std::int64_t i = kCount; i-- > 0;)
-      copy_to_host(read[static_cast<std::size_t>(i)].data(), store_.take(i), compute_);
-    compute_.synchronize();
-    return read;
-  }
-  static std::vector<std::vector<float>> expected(float pass, std::int64_t size = kSize) {
-    std::vector<std::vector<float>> values;
-    for (std::int64_t i = 0; i < kCount; ++i) {
-      values.emplace_back(static_cast<std::size_t>(size), pass * 100 + static_cast<float>(i));
-    }
-    return values;
-  }
-
- private:
-  void fill(const TensorView& place, float value) {
-    compute_.call("fill", [out = internal::native<float>(place), n = place.count(), value] {
-      std::fill_n(out, n, value);
-    });
-  }
-
-  ActivationStore& store_;
-  Stream& compute_;
-};
 
 struct Where {
   DeviceKind kind;
@@ -308,104 +254,6 @@ TEST(ActivationStore, LimitsAreKeptBeforeTheFirstPass) {
             },
             {.kind = DeviceKind::kCpuSim});
 }
-
-// E10: a write that fails at the k-th tensor is an error of this pass, and of no other.
-TEST(ActivationStore, AFullDiskFailsThePassThatMeetsIt) {
-  const TempDir dir;
-  for (const std::int64_t k : {0, 1, 2}) {
-    run_ranks(1, [&](Rank& rank) {
-      ActivationStore store(*rank.device, *rank.stream, checkpoints(CheckpointMode::kDisk, dir),
-                            kCount, Elements(kSize), DType::kF32);
-      store.build();
-      Passes passes(store, *rank.stream);
-      {
-        const LargestFile full(k * 8192 + 100);
-        passes.forward(1);
-        const std::string error =
-            message_of<IoError>([&] { static_cast<void>(passes.backward()); });
-        EXPECT_TRUE(contains(error, {"cannot write", "layer " + std::to_string(k)}));
-      }
-      for (const float pass : {2.0F, 3.0F}) {
-        passes.forward(pass);
-        EXPECT_EQ(passes.backward(), Passes::expected(pass)) << "write " << k;
-      }
-    });
-  }
-  EXPECT_TRUE(nameless_files_in(dir.path()).empty());
-}
-
-TEST(ActivationStore, AChangedFileFailsThePassThatReadsIt) {
-  const TempDir dir;
-  run_ranks(1, [&](Rank& rank) {
-    ActivationStore store(*rank.device, *rank.stream, checkpoints(CheckpointMode::kDisk, dir),
-                          kCount, Elements(kSize), DType::kF32);
-    store.build();
-    Passes passes(store, *rank.stream);
-    passes.forward(1);
-    rank.stream->synchronize();
-    flip_byte(nameless_files_in(dir.path()).at(0), 8192 + 17);
-    EXPECT_TRUE(contains(message_of<IoError>([&] { static_cast<void>(passes.backward()); }),
-                         {"not what was written", "layer 1"}));
-    passes.forward(2);
-    EXPECT_EQ(passes.backward(), Passes::expected(2));
-  });
-}
-
-// Every order that the streams allow gives the same tensors, and a wait less is noticed.
-class ActivationStoreSchedules : public testing::TestWithParam<CheckpointMode> {
- protected:
-  /// What three training passes read.
-  std::vector<std::vector<float>> run(std::uint64_t seed, StreamObserver& observer) {
-    std::vector<std::vector<float>> read;
-    run_ranks(1,
-              [&](Rank& rank) {
-                rank.stream.reset();
-                ObservedDevice device(std::move(rank.device), observer);
-                const std::unique_ptr<Stream> compute = device.make_stream({.name = "compute"});
-                ActivationStore store(device, *compute, checkpoints(GetParam(), dir_), kCount,
-                                      Elements(300), DType::kF32);
-                store.build();
-                Passes passes(store, *compute);
-                for (const float pass : {1.0F, 2.0F, 3.0F}) {
-                  passes.forward(pass, 300);
-                  for (auto& tensor : passes.backward(300)) read.push_back(std::move(tensor));
-                }
-              },
-              {.seed = seed, .kind = DeviceKind::kCpuSim});
-    return read;
-  }
-
- private:
-  TempDir dir_;
-};
-
-TEST_P(ActivationStoreSchedules, EveryNeededWaitIsNoticedWhenItIsDropped) {
-  WaitAnalysis analysis;
-  const auto want = run(0, analysis);
-  EXPECT_GT(analysis.needed().size(), 10U);
-  for (std::uint64_t seed = 1; seed < 40; ++seed) {
-    StreamObserver nothing;
-    ASSERT_EQ(run(seed, nothing), want) << "seed " << seed;
-  }
-  for (const std::int64_t wait : analysis.needed()) {
-    std::string dropped;
-    bool noticed = false;
-    for (std::uint64_t seed = 0; seed < 200 && !noticed; ++seed) {
-      WaitCounter counter(wait);
-      try {
-        noticed = run(seed, counter) != want;
-      } catch (const std::exception&) {
-        noticed = true;
-      }
-      dropped = counter.dropped();
-    }
-    EXPECT_TRUE(noticed) << dropped << " is missed by no seed";
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Modes, ActivationStoreSchedules,
-                         testing::Values(CheckpointMode::kHost, CheckpointMode::kDisk),
-                         [](const auto& test) { return std::string(name_of(test.param)); });
 
 }  // namespace
 }  // namespace zero3::test

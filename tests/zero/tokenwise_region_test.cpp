@@ -7,36 +7,13 @@
 #include <string>
 #include <vector>
 
-#include <zero3/half.h>
-#include <zero3/philox.h>
 #include "support/contains.h"
 #include "support/engine_ops.h"
-#include "support/gated_mlp.h"
 #include "support/run_ranks.h"
-#include "support/toy_layers.h"
+#include "zero/region_model.h"
 
 namespace zero3::test {
 namespace {
-
-constexpr std::int64_t kGranule = 16;
-
-float value_at(std::uint32_t tensor, std::int64_t i) {
-  return static_cast<float>(philox({static_cast<std::uint32_t>(i), tensor}, {5, 6})[0] >> 8) *
-             0x1p-23F -
-         1.0F;
-}
-
-struct Setting {
-  TokenShape tokens;
-  std::string tile = "none";
-  int accumulate = 1;
-  bool input_gradient = true;
-  std::vector<int> frozen = {};
-  /// Uses of the group; the others than the region's add what they find by hand.
-  int uses = 1;
-  DType dtype = DType::kF32;
-  std::int64_t granule_rows = kGranule;
-};
 
 /// What one rank sees of a step.
 struct Seen {
@@ -52,71 +29,10 @@ struct Seen {
   }
 };
 
-/// A gated MLP in a region on one rank, with memory for its tensors.
-struct Model {
-  Model(Device& device, Communicator& communicator, const Setting& the_setting, int micro_steps)
-      : setting(the_setting),
-        engine(device, communicator,
-               {.precision = {.param = setting.dtype},
-                .optimizer = OptimizerKind::kSgd,
-                .micro_steps = micro_steps}),
-        mlp{.dtype = setting.dtype, .granule_rows = setting.granule_rows} {
-    GroupSpec group = mlp.group("mlp", setting.uses);
-    for (const int param : setting.frozen)
-      group.params[static_cast<std::size_t>(param)].trainable = false;
-    id = engine.add_group(std::move(group));
-    region = std::make_unique<TokenwiseRegion>(
-        engine, id, mlp.function(),
-        TokenwiseOptions{.tokens = setting.tokens,
-                         .tile = parse_tile_policy(setting.tile),
-                         .hidden = mlp.width,
-                         .workspace = [this](std::int64_t rows) { return mlp.workspace(rows); },
-                         .granule_rows = setting.granule_rows});
-    engine.build();
-    region->build();
-    for (Buffer* buffer : {&x, &y, &dy, &dx}) {
-      *buffer = Buffer(Elements(setting.tokens.rows() * mlp.width), setting.dtype,
-                       MemoryTag::kActivations, engine.compute());
-    }
-  }
-  void fill(const TensorView& view, std::uint32_t tensor, std::int64_t first) {
-    engine.compute().call("fill", [data = internal::native_data(view), n = view.count(),
-                                   bf16 = view.dtype() == DType::kBF16, tensor, first] {
-      for (std::int64_t i = 0; i < n; ++i) {
-        const float value = value_at(tensor, first + i);
-        if (bf16) {
-          static_cast<BFloat16*>(data)[i] = BFloat16(value);
-        } else {
-          static_cast<float*>(data)[i] = value;
-        }
-      }
-    });
-  }
-  [[nodiscard]] TensorView rows_of(const Buffer& buffer, TokenShape tokens) const {
-    return buffer.view().slice(0, tokens.rows() * mlp.width);
-  }
-  /// Forward and backward of a micro-batch with other data for another `j`.
-  void run(TokenShape tokens, std::int64_t j) {
-    const TensorView in = rows_of(x, tokens), out = rows_of(y, tokens), d = rows_of(dy, tokens);
-    fill(in, 1, j * 100003);
-    fill(d, 2, j * 100003);
-    region->forward(tokens, {{in}}, {{out}});
-    const TensorView din = setting.input_gradient ? rows_of(dx, tokens) : TensorView();
-    region->backward(tokens, {{in}}, {{d}}, {{din}});
-  }
-
-  Setting setting;
-  Engine engine;
-  GatedMlp mlp;
-  GroupId id;
-  std::unique_ptr<TokenwiseRegion> region;
-  Buffer x, y, dy, dx;
-};
-
-Seen see(const Setting& setting) {
+Seen see(const RegionSetting& setting) {
   Seen seen;
   run_ranks(1, [&](Rank& rank) {
-    Model model(*rank.device, *rank.communicator, setting, setting.accumulate);
+    RegionModel model(*rank.device, *rank.communicator, setting, setting.accumulate);
     for (int j = 0; j < setting.accumulate; ++j) {
       const MicroStep scope = model.engine.begin_micro_step();
       for (int use = 1; use < setting.uses; ++use) {
@@ -144,7 +60,7 @@ Seen see(const Setting& setting) {
 TEST(TokenwiseRegion, TilesChangeNoBit) {
   for (const std::int64_t seq : {0, 1, 15, 16, 17, 97}) {
     for (const std::int64_t batch : {1, 3}) {
-      Setting setting{.tokens = {batch, seq}};
+      RegionSetting setting{.tokens = {batch, seq}};
       for (const int accumulate : {1, 3}) {
         setting.accumulate = accumulate;
         setting.tile = "none";
@@ -170,7 +86,7 @@ TEST(TokenwiseRegion, FrozenWeightsAndInputsWithoutGradientsAreLeftOut) {
                                            {GatedMlp::kBias, GatedMlp::kDown},
                                            {GatedMlp::kGate, GatedMlp::kBias, GatedMlp::kDown}}) {
       for (const bool input_gradient : {true, false}) {
-        Setting setting{
+        RegionSetting setting{
             .tokens = {2, 45}, .input_gradient = input_gradient, .frozen = frozen, .dtype = dtype};
         const Seen want = see(setting);
         EXPECT_EQ(want.norm == 0, frozen.size() == 3) << "weights learn whoever needs dx";
@@ -183,7 +99,7 @@ TEST(TokenwiseRegion, FrozenWeightsAndInputsWithoutGradientsAreLeftOut) {
 
 // H7, and a table used twice.
 TEST(TokenwiseRegion, AddsToWhatTheGradientHolds) {
-  Setting setting{.tokens = {2, 45}, .uses = 2};
+  RegionSetting setting{.tokens = {2, 45}, .uses = 2};
   const Seen prefilled = see(setting);
   setting.tile = "rows=16";
   EXPECT_EQ(see(setting), prefilled);
@@ -198,7 +114,7 @@ TEST(TokenwiseRegion, AddsToWhatTheGradientHolds) {
 
 // H3: bf16 tensors, fp32 sums.
 TEST(TokenwiseRegion, ErrorOfAWeightGradientDoesNotGrowWithTheTiles) {
-  Setting setting{.tokens = {1, 4096}, .uses = 2, .dtype = DType::kBF16};
+  RegionSetting setting{.tokens = {1, 4096}, .uses = 2, .dtype = DType::kBF16};
   const Seen whole = see(setting);
   setting.tile = "rows=16";
   const Seen tiled = see(setting);
@@ -219,9 +135,9 @@ TEST(TokenwiseRegion, ErrorOfAWeightGradientDoesNotGrowWithTheTiles) {
 
 // The gradients themselves: against differences of the loss Σ y · dy.
 TEST(TokenwiseRegion, GradientsAreThoseOfDifferences) {
-  const Setting setting{.tokens = {1, 20}, .tile = "rows=16"};
+  const RegionSetting setting{.tokens = {1, 20}, .tile = "rows=16"};
   run_ranks(1, [&](Rank& rank) {
-    Model model(*rank.device, *rank.communicator, setting, 1);
+    RegionModel model(*rank.device, *rank.communicator, setting, 1);
     const auto loss = [&] {
       const InferencePass pass = model.engine.begin_inference();
       model.region->forward(setting.tokens, {{model.x.view()}}, {{model.y.view()}});
@@ -273,132 +189,12 @@ TEST(TokenwiseRegion, GradientsAreThoseOfDifferences) {
   });
 }
 
-/// Steps of ranks with unequal lengths; what each rank's communicator counted.
-struct Ragged {
-  std::vector<CommCounters> counters;
-  std::uint64_t checksum = 0;
-};
-Ragged run_ragged(const std::vector<std::int64_t>& rows, const std::string& tile,
-                  const RanksOptions& options = {}) {
-  Ragged ragged;
-  ragged.counters.resize(rows.size());
-  run_ranks(
-      static_cast<int>(rows.size()),
-      [&](Rank& rank) {
-        const auto own = static_cast<std::size_t>(rank.rank);
-        Model model(*rank.device, *rank.communicator,
-                    {.tokens = {1, 4000}, .tile = tile, .granule_rows = kDefaultGranuleRows}, 1);
-        const CommCounters before = model.engine.comm_counters();
-        {
-          const MicroStep scope = model.engine.begin_micro_step();
-          model.run({1, rows[own]}, rank.rank);
-        }
-        model.engine.compute().synchronize();
-        CommCounters& counted = ragged.counters[own];
-        counted = model.engine.comm_counters();
-        for (const CollectiveOp op :
-             {CollectiveOp::kAllGather, CollectiveOp::kReduceScatter, CollectiveOp::kAllReduce,
-              CollectiveOp::kAllToAll, CollectiveOp::kBroadcast, CollectiveOp::kBarrier}) {
-          counted[op].count -= before[op].count;
-        }
-        model.engine.step({.learning_rate = 0.1, .divisor = 5001.0});
-        const std::uint64_t checksum = model.engine.weights_checksum();
-        if (rank.rank == 0) ragged.checksum = checksum;
-      },
-      options);
-  return ragged;
-}
-
-// H1
-TEST(TokenwiseRegion, RanksOfUnequalLengthsGatherAndReduceOnce) {
-  const std::vector<std::int64_t> rows = {0, 1, 1000, 4000};
-  const Ragged tiled = run_ragged(rows, "rows=512"), whole = run_ragged(rows, "none");
-  EXPECT_EQ(tiled.checksum, whole.checksum);
-  for (const Ragged* run : {&tiled, &whole}) {
-    for (std::size_t rank = 0; rank < rows.size(); ++rank) {
-      // Of the trainable weights and of the frozen one, in forward and backward.
-      EXPECT_EQ(run->counters[rank][CollectiveOp::kAllGather].count, 4) << rank;
-      EXPECT_EQ(run->counters[rank][CollectiveOp::kReduceScatter].count, 1) << rank;
-      for (const CollectiveOp op : {CollectiveOp::kAllReduce, CollectiveOp::kAllToAll,
-                                    CollectiveOp::kBroadcast, CollectiveOp::kBarrier}) {
-        EXPECT_EQ(run->counters[rank][op].count, 0) << rank;
-      }
-    }
-  }
-}
-
-// H9
-TEST(TokenwiseRegion, ACountThatDoesNotDivideOrExceedsARanksRowsStillSteps) {
-  const std::vector<std::int64_t> rows = {4000, 256, 3, 0};
-  EXPECT_EQ(run_ragged(rows, "count=25").checksum, run_ragged(rows, "none").checksum);
-  EXPECT_TRUE(contains(usage_error([] {
-                         static_cast<void>(see({.tokens = {1, 24}, .tile = "count=25"}));
-                       }),
-                       {"25 tiles", "24 rows"}));
-}
-
-TEST(TokenwiseRegion, HasTheSameBitsInEveryOrderOfStreams) {
-  const std::vector<std::int64_t> rows = {300, 0, 512};
-  const std::uint64_t want = run_ragged(rows, "none").checksum;
-  for (std::uint64_t seed = 0; seed < 20; ++seed)
-    ASSERT_EQ(run_ragged(rows, "rows=256", {.seed = seed}).checksum, want) << "seed " << seed;
-}
-
-// H4
-TEST(TokenwiseRegion, AnExceptionReleasesTheWeightsAndReportsNothing) {
-  const auto run = [](bool interrupted) {
-    std::uint64_t checksum = 0;
-    run_ranks(2, [&](Rank& rank) {
-      Model model(*rank.device, *rank.communicator, {.tokens = {1, 60}, .tile = "rows=16"}, 1);
-      const auto step = [&] {
-        {
-          const MicroStep scope = model.engine.begin_micro_step();
-          model.run({1, 60}, rank.rank);
-        }
-        model.engine.step({.learning_rate = 0.1, .divisor = 1.0});
-      };
-      step();
-      if (interrupted) {
-        TokenwiseFunction function = model.mlp.function();
-        const auto inner = function.backward;
-        function.backward = [inner](const TokenTile& tile, std::span<const TensorView> d_out,
-                                    std::span<const TensorView> d_in, const Gradients& grads) {
-          if (tile.first_row == 32) throw toy::LayerFailure();
-          inner(tile, d_out, d_in, grads);
-        };
-        TokenwiseRegion faulty(model.engine, model.id, function,
-                               {.tokens = {1, 60},
-                                .tile = parse_tile_policy("rows=16"),
-                                .workspace = [&](std::int64_t n) { return model.mlp.workspace(n); },
-                                .granule_rows = kGranule});
-        faulty.build();
-        EXPECT_THROW(
-            {
-              const MicroStep scope = model.engine.begin_micro_step();
-              const TensorView dy = model.dy.view();
-              faulty.backward({1, 60}, {{model.x.view()}}, {{dy}}, {{model.dx.view()}});
-            },
-            toy::LayerFailure);
-        EXPECT_EQ(faulty.tiles_run(), 3);
-        EXPECT_TRUE(contains(
-            usage_error([&] { model.engine.step({.learning_rate = 0.1, .divisor = 1.0}); }),
-            {"reset()"}));
-        model.engine.reset();
-      }
-      step();
-      const std::uint64_t own = model.engine.weights_checksum();
-      if (rank.rank == 0) checksum = own;
-    });
-    return checksum;
-  };
-  EXPECT_EQ(run(true), run(false));
-}
-
 TEST(TokenwiseRegion, ItsWorkspaceIsThatOfATileAndPlanned) {
   const auto workspace = [](const std::string& tile) {
     Bytes bytes;
     run_ranks(1, [&](Rank& rank) {
-      const Model model(*rank.device, *rank.communicator, {.tokens = {1, 640}, .tile = tile}, 1);
+      const RegionModel model(*rank.device, *rank.communicator, {.tokens = {1, 640}, .tile = tile},
+                              1);
       const Bytes planned = model.region->plan().total();
       EXPECT_EQ(rank.device->stats().peak()[MemoryTag::kWorkspace],
                 planned + model.engine.plan()[MemoryTag::kWorkspace]);
@@ -410,9 +206,16 @@ TEST(TokenwiseRegion, ItsWorkspaceIsThatOfATileAndPlanned) {
   EXPECT_EQ(workspace("none") - workspace("rows=16"), Bytes(3 * (640 - 16) * 40 * 4));
 }
 
+TEST(TokenwiseRegion, MoreTilesThanRowsAreRefused) {
+  EXPECT_TRUE(contains(usage_error([] {
+                         static_cast<void>(see({.tokens = {1, 24}, .tile = "count=25"}));
+                       }),
+                       {"25 tiles", "24 rows"}));
+}
+
 TEST(TokenwiseRegion, TensorsThatDoNotFitAreRefused) {
   run_ranks(1, [](Rank& rank) {
-    Model model(*rank.device, *rank.communicator, {.tokens = {1, 10}}, 1);
+    RegionModel model(*rank.device, *rank.communicator, {.tokens = {1, 10}}, 1);
     const TensorView x = model.x.view(), y = model.y.view();
     const auto forward = [&](TokenShape tokens, const TensorView& in, const TensorView& out) {
       return usage_error([&] { model.region->forward(tokens, {{in}}, {{out}}); });

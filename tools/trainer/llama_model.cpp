@@ -132,6 +132,8 @@ struct LlamaModel::State {
   [[nodiscard]] Elements rope_size() const {
     return Elements(options.tokens.seq * config.head_dim / 2);
   }
+  /// `untiled`: what the blocks are made with, but for tiles.
+  [[nodiscard]] std::int64_t choose_tile_rows(const LlamaBlockOptions& untiled) const;
   void upload_rope_tables();
 
   Engine& engine;
@@ -144,6 +146,7 @@ struct LlamaModel::State {
   HeadParams head_params;
   std::unique_ptr<LayerStack> stack;
   BlockPhases block_phases;
+  std::int64_t rows_of_tile = 0;
 
   Buffer rope_cos, rope_sin, workspace, inputs, targets, row_losses, loss_sum;
   TokenUpload token_upload;
@@ -163,18 +166,16 @@ LlamaModel::State::State(Engine& the_engine, const LlamaConfig& the_config,
             .granule_rows = options.granule_rows,
             .threads = stream.device().threads()}),
       token_upload(stream) {
-  // Those of the largest micro-batch: a smaller one must not need a larger tile, nor have too few
-  // rows for a count.
-  const TilePolicy tile = {
-      .kind = TilePolicy::Kind::kRows,
-      .value = tile_rows(options.tile, options.tokens, config.hidden, options.granule_rows)};
-  const LlamaBlockOptions block_options = {.dtype = options.dtype,
-                                           .granule_rows = options.granule_rows,
-                                           .threads = stream.device().threads(),
-                                           .tile = tile,
-                                           .recompute = options.checkpoints.recompute(),
-                                           .dropout = options.dropout,
-                                           .seed = options.seed};
+  LlamaBlockOptions block_options = {.dtype = options.dtype,
+                                     .granule_rows = options.granule_rows,
+                                     .threads = stream.device().threads(),
+                                     .tile = {.kind = TilePolicy::Kind::kNone},
+                                     .recompute = options.checkpoints.recompute(),
+                                     .dropout = options.dropout,
+                                     .seed = options.seed};
+  rows_of_tile = choose_tile_rows(block_options);
+  // A smaller micro-batch must not need a larger tile, nor have too few rows for a count.
+  block_options.tile = {.kind = TilePolicy::Kind::kRows, .value = rows_of_tile};
   std::vector<std::unique_ptr<Layer>> blocks;
   for (std::int64_t i = 0; i < config.layers; ++i) {
     auto block = std::make_unique<LlamaBlock>(config, i, block_options, rope);
@@ -199,6 +200,15 @@ LlamaModel::State::State(Engine& the_engine, const LlamaConfig& the_config,
   gradients.insert(gradients.end(), groups.rbegin(), groups.rend());
   gradients.push_back(embedding_id);
   engine.expect_order(std::move(gathers), std::move(gradients));
+}
+
+std::int64_t LlamaModel::State::choose_tile_rows(const LlamaBlockOptions& untiled) const {
+  if (options.tile.kind == TilePolicy::Kind::kAuto) {
+    const BlockPhases whole = LlamaBlock(config, 0, untiled, rope).phases(options.tokens);
+    if (whole.mlp <= std::max(whole.attention, head.workspace_bytes()))
+      return options.tokens.rows();
+  }
+  return tile_rows(options.tile, options.tokens, config.hidden, options.granule_rows);
 }
 
 void LlamaModel::State::upload_rope_tables() {
@@ -284,6 +294,10 @@ LlamaPhases LlamaModel::phases() const {
   return {.attention = state.block_phases.attention,
           .mlp = state.block_phases.mlp,
           .head = state.head.workspace_bytes()};
+}
+
+std::int64_t LlamaModel::tiles() const {
+  return div_ceil(state_->options.tokens.rows(), state_->rows_of_tile);
 }
 
 void LlamaModel::build() {

@@ -100,6 +100,7 @@ RunPlan plan_run(const LlamaConfig& config, const TrainOptions& options, const R
   RunPlan plan;
   plan.memory = trainer.plan();
   plan.phases = trainer.phases();
+  plan.tiles = trainer.tiles();
   plan.host_checkpoints = trainer.layer_inputs().host_bytes();
   plan.disk_checkpoints = trainer.layer_inputs().disk_bytes();
   plan.parameters = trainer.engine().parameter_count().count();

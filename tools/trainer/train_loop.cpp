@@ -116,17 +116,16 @@ void run_steps(RankTrainer& trainer, const TrainOptions& options, const TokenDat
 void train(Device& device, Communicator& communicator, const LlamaConfig& config,
            const TrainOptions& options, const TokenData& data, TrainSink* sink) {
   RankTrainer trainer(device, communicator, config, options);
-  DoneRecord done = {
-      .steps = options.steps,
-      .val_loss = std::nullopt,
-      .peak = {},
-      .planned = trainer.plan(),
-      .peak_rss = Bytes(0),
-      .comm = {},
-      .offload = {},
-      .host_checkpoints = Bytes(0),
-      .planned_host_checkpoints = trainer.layer_inputs().host_bytes(),
-      .tiles = tile_count(options.tile, options.micro_batch, config.hidden, kDefaultGranuleRows)};
+  DoneRecord done = {.steps = options.steps,
+                     .val_loss = std::nullopt,
+                     .peak = {},
+                     .planned = trainer.plan(),
+                     .peak_rss = Bytes(0),
+                     .comm = {},
+                     .offload = {},
+                     .host_checkpoints = Bytes(0),
+                     .planned_host_checkpoints = trainer.layer_inputs().host_bytes(),
+                     .tiles = trainer.tiles()};
   run_or_abort(communicator, [&] {
     trainer.build();
     const std::string remark = trainer.layer_inputs().remark();

@@ -12,7 +12,7 @@ namespace zero3 {
 /// gathered once for all tiles, so nothing about a tile is agreed between ranks.
 struct TilePolicy {
   enum class Kind : std::uint8_t {
-    kAuto,          ///< kAutoTileRows, or one tile where that saves nothing
+    kAuto,          ///< kAutoTileRows
     kNone,          ///< one tile
     kRows,          ///< tiles of `value` rows
     kCount,         ///< `value` tiles

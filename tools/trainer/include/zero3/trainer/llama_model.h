@@ -21,6 +21,8 @@ struct LlamaOptions {
   /// Precision::param.
   DType dtype = DType::kF32;
   ActivationCheckpoints checkpoints = {};
+  /// Of the blocks, after the largest micro-batch. kAuto is one tile where smaller ones would leave
+  /// the workspace as it is.
   TilePolicy tile = {};
   /// LlamaBlockOptions.
   float dropout = 0;
@@ -50,6 +52,8 @@ class LlamaModel {
   [[nodiscard]] MemoryPlan plan() const;
   void build();
   [[nodiscard]] LlamaPhases phases() const;
+  /// Of the largest micro-batch, in a block.
+  [[nodiscard]] std::int64_t tiles() const;
 
   /// Forward, loss and backward of one micro-batch: `inputs` and `targets` have tokens.rows() ids
   /// each (copied before return). Reports the loss sum and the number of targets that count to

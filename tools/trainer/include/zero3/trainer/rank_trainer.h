@@ -75,8 +75,9 @@ class RankTrainer {
   /// without a micro-batch takes part with one that counts nothing.
   [[nodiscard]] double evaluate(std::int64_t micro_batches, const FillMicroBatch& fill);
 
-  /// Available before build() too.
+  /// As LlamaModel's; available before build() too.
   [[nodiscard]] LlamaPhases phases() const { return model_.phases(); }
+  [[nodiscard]] std::int64_t tiles() const { return model_.tiles(); }
   [[nodiscard]] const ActivationStore& layer_inputs() const { return model_.layer_inputs(); }
   [[nodiscard]] Engine& engine() { return engine_; }
   [[nodiscard]] const Engine& engine() const { return engine_; }
