@@ -92,7 +92,7 @@ TEST(RunPlan, AutoTilesAreThereWhereTheyMakeTheWorkspaceSmaller) {
     return plan_of(run, 1);
   };
   EXPECT_EQ(plan("auto").tiles, 1) << "the attention needs more than the MLP";
-  EXPECT_EQ(plan("auto").memory, plan("rows=1024").memory);
+  EXPECT_GT(plan("rows=1024").tiles, 1);
   run.config.intermediate *= 100;
   EXPECT_EQ(plan("auto").tiles, 3);
   EXPECT_EQ(plan("none").tiles, 1);

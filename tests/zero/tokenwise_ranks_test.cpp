@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -85,8 +86,10 @@ TEST(TokenwiseRanks, HasTheSameBitsInEveryOrderOfStreams) {
     ASSERT_EQ(run_ragged(rows, "rows=256", {.seed = seed}).checksum, want) << "seed " << seed;
 }
 
-/// What two ranks see of two steps, where the streams of rank 0 are observed.
-std::vector<std::vector<float>> observed_run(std::uint64_t seed, StreamObserver& observer) {
+/// What two ranks see of two steps, where the streams of rank 0 are observed, which is told when
+/// the second one begins.
+std::vector<std::vector<float>> observed_run(std::uint64_t seed, StreamObserver& observer,
+                                             const std::function<void()>& second_step = nullptr) {
   std::vector<std::vector<float>> seen(6);
   run_ranks(2,
             [&](Rank& rank) {
@@ -99,6 +102,7 @@ std::vector<std::vector<float>> observed_run(std::uint64_t seed, StreamObserver&
               RegionModel model(device ? *device : *rank.device, *rank.communicator,
                                 {.tokens = {1, 40}, .tile = "rows=16"}, 1);
               for (int step = 0; step < 2; ++step) {
+                if (step == 1 && rank.rank == 0 && second_step) second_step();
                 {
                   const MicroStep scope = model.engine.begin_micro_step();
                   model.run({1, 40 - 30 * rank.rank}, step * 2 + rank.rank);
@@ -115,9 +119,13 @@ std::vector<std::vector<float>> observed_run(std::uint64_t seed, StreamObserver&
 
 TEST(TokenwiseRanks, EveryNeededWaitIsNoticedWhenItIsDropped) {
   WaitAnalysis analysis;
-  const auto want = observed_run(0, analysis);
-  EXPECT_GT(analysis.needed().size(), 5U);
+  // What the first weights need is the engine's own (Schedules).
+  std::size_t first = 0;
+  const auto want = observed_run(0, analysis, [&] { first = analysis.waits_so_far().size(); });
+  int dropped_waits = 0;
   for (const std::int64_t wait : analysis.needed()) {
+    if (wait < static_cast<std::int64_t>(first)) continue;
+    ++dropped_waits;
     std::string dropped;
     bool noticed = false;
     for (std::uint64_t seed = 0; seed < 200 && !noticed; ++seed) {
@@ -131,6 +139,7 @@ TEST(TokenwiseRanks, EveryNeededWaitIsNoticedWhenItIsDropped) {
     }
     EXPECT_TRUE(noticed) << dropped << " is missed by no seed";
   }
+  EXPECT_GE(dropped_waits, 5);
 }
 
 // H4
