@@ -105,6 +105,25 @@ TEST_F(LayerInputs, MoveOncePerMicroStepAndComeBackOnce) {
   }
 }
 
+TEST_F(LayerInputs, TakeNothingMoreInAHundredSteps) {
+  for (const CheckpointMode mode : kAllModes) {
+    run_ranks(1,
+              [&](Rank& rank) {
+                Engine engine(*rank.device, *rank.communicator, {});
+                ToyModel model(engine, {.layers = 5}, checkpoints(mode));
+                const MemoryPlan plan = engine.plan() + model.plan();
+                engine.build();
+                model.build();
+                static_cast<void>(toy::train(engine, model, 1));
+                const std::int64_t blocks = rank.device->pool().blocks_taken();
+                static_cast<void>(toy::train(engine, model, 99));
+                EXPECT_EQ(rank.device->pool().blocks_taken(), blocks) << name_of(mode);
+                EXPECT_EQ(rank.device->stats().peak(), plan) << name_of(mode);
+              },
+              {.kind = DeviceKind::kCpuSim});
+  }
+}
+
 /// A training forward whose micro-step ends in an exception.
 void forward_alone(Engine& engine, ToyModel& model) {
   EXPECT_THROW(
