@@ -19,9 +19,6 @@ using toy::RunOptions;
 using toy::ToyModel;
 using toy::Trajectory;
 
-constexpr CheckpointMode kAllModes[] = {CheckpointMode::kNone, CheckpointMode::kRecompute,
-                                        CheckpointMode::kHost, CheckpointMode::kDisk};
-
 class LayerInputs : public testing::Test {
  protected:
   [[nodiscard]] ActivationCheckpoints checkpoints(CheckpointMode mode) const {
@@ -56,7 +53,7 @@ class LayerInputs : public testing::Test {
   }
   void expect_no_trace_of(const std::function<void(Engine&, ToyModel&)>& fault) {
     for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kCpuSim}) {
-      for (const CheckpointMode mode : kAllModes) expect_no_trace_of(fault, kind, mode);
+      for (const CheckpointMode mode : kCheckpointModes) expect_no_trace_of(fault, kind, mode);
     }
   }
 
@@ -72,7 +69,7 @@ TEST_F(LayerInputs, WaitAnywhereWithTheSameBits) {
       options.checkpoints = {};
       const Trajectory want = run_toy(ranks, options);
       for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kCpuSim}) {
-        for (const CheckpointMode mode : kAllModes) {
+        for (const CheckpointMode mode : kCheckpointModes) {
           options.checkpoints = checkpoints(mode);
           EXPECT_EQ(run_toy(ranks, options, {.kind = kind}), want)
               << ranks << " ranks on " << name_of(kind) << ", " << name_of(mode);
@@ -106,7 +103,7 @@ TEST_F(LayerInputs, MoveOncePerMicroStepAndComeBackOnce) {
 }
 
 TEST_F(LayerInputs, TakeNothingMoreInAHundredSteps) {
-  for (const CheckpointMode mode : kAllModes) {
+  for (const CheckpointMode mode : kCheckpointModes) {
     run_ranks(1,
               [&](Rank& rank) {
                 Engine engine(*rank.device, *rank.communicator, {});

@@ -116,25 +116,14 @@ std::vector<Trajectory> observed_run(const RunOptions& options, std::uint64_t se
 class DroppedWaits : public testing::TestWithParam<int> {};
 
 TEST_P(DroppedWaits, EveryNeededOneIsNoticedBySomeSeed) {
-  constexpr std::uint64_t kSeeds = 200;
   const RunOptions options = small_options();
   const int rank = GetParam();
   WaitAnalysis analysis;
   const std::vector<Trajectory> want = observed_run(options, 0, rank, analysis);
-  for (const std::int64_t wait : analysis.needed()) {
-    std::string dropped;
-    bool noticed = false;
-    for (std::uint64_t seed = 0; seed < kSeeds && !noticed; ++seed) {
-      WaitCounter counter(wait);
-      try {
-        noticed = observed_run(options, seed, rank, counter) != want;
-      } catch (const std::exception&) {
-        noticed = true;
-      }
-      dropped = counter.dropped();
-    }
-    EXPECT_TRUE(noticed) << dropped << " is missed by no seed";
-  }
+  expect_dropped_waits_noticed(analysis.needed(), want,
+                               [&](std::uint64_t seed, StreamObserver& observer) {
+                                 return observed_run(options, seed, rank, observer);
+                               });
 }
 
 INSTANTIATE_TEST_SUITE_P(Rank, DroppedWaits, testing::Values(0, 1),

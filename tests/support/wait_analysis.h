@@ -1,7 +1,10 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -10,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "support/observed_device.h"
+#include "support/dropping_device.h"
 
 namespace zero3::test {
 
@@ -110,5 +113,27 @@ class WaitAnalysis final : public StreamObserver {
   std::map<const Stream*, std::vector<std::pair<std::size_t, Clock>>> pending_;
   std::vector<Wait> waits_;
 };
+
+/// Drops each of the `needed` waits in turn: `run(seed, observer)` must then differ from `want`, or
+/// throw, for some seed.
+template <class Run, class Result>
+void expect_dropped_waits_noticed(const std::vector<std::int64_t>& needed, const Result& want,
+                                  Run run) {
+  constexpr std::uint64_t kSeeds = 200;
+  for (const std::int64_t wait : needed) {
+    std::string dropped;
+    bool noticed = false;
+    for (std::uint64_t seed = 0; seed < kSeeds && !noticed; ++seed) {
+      WaitCounter counter(wait);
+      try {
+        noticed = run(seed, counter) != want;
+      } catch (const std::exception&) {
+        noticed = true;
+      }
+      dropped = counter.dropped();
+    }
+    EXPECT_TRUE(noticed) << dropped << " is missed by no seed";
+  }
+}
 
 }  // namespace zero3::test

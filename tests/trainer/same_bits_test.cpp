@@ -20,8 +20,6 @@ using test::TempDir;
 using test::ToyRun;
 using test::train_toy;
 
-constexpr CheckpointMode kAllModes[] = {CheckpointMode::kNone, CheckpointMode::kRecompute,
-                                        CheckpointMode::kHost, CheckpointMode::kDisk};
 constexpr const char* kAllTiles[] = {"auto", "none", "rows=256", "count=3", "seq/hidden"};
 
 struct Model {
@@ -80,7 +78,7 @@ class SameBits : public testing::TestWithParam<Model> {
 TEST_P(SameBits, InEveryPlaceAndTile) {
   const Records want = train(1, CheckpointMode::kNone, "none", DeviceKind::kCpu, 1);
   for (const DeviceKind device : {DeviceKind::kCpu, DeviceKind::kCpuSim}) {
-    for (const CheckpointMode mode : kAllModes) {
+    for (const CheckpointMode mode : kCheckpointModes) {
       for (const char* tile : kAllTiles) {
         const Records got = train(1, mode, tile, device, 1);
         const std::string what = concat(name_of(device), ", ", name_of(mode), ", ", tile);
@@ -97,7 +95,7 @@ TEST_P(SameBits, ForEveryNumberOfRanks) {
     std::size_t next = 0;
     for (const int ranks : {1, 2, 3}) {
       if (micro_batches % ranks != 0) continue;
-      for (const CheckpointMode mode : kAllModes) {
+      for (const CheckpointMode mode : kCheckpointModes) {
         const char* tile = kAllTiles[next++ % std::size(kAllTiles)];
         const Records got = train(ranks, mode, tile, DeviceKind::kCpuSim, micro_batches);
         const std::string what = concat(ranks, " ranks, ", name_of(mode), ", ", tile);
@@ -185,7 +183,7 @@ TEST(SameBitsOfTiny, AtTwoThousandTokens) {
     run.options.tile = parse_tile_policy("none");
     const Records want = train_toy(run);
     std::size_t next = 0;
-    for (const CheckpointMode mode : kAllModes) {
+    for (const CheckpointMode mode : kCheckpointModes) {
       run.options.checkpoints.mode = mode;
       run.options.checkpoints.directory = mode == CheckpointMode::kDisk ? dir.path().string() : "";
       run.options.tile = parse_tile_policy(kAllTiles[++next]);

@@ -97,20 +97,9 @@ TEST_P(ActivationMovementSchedules, EveryNeededWaitIsNoticedWhenItIsDropped) {
     StreamObserver nothing;
     ASSERT_EQ(run(seed, nothing), want) << "seed " << seed;
   }
-  for (const std::int64_t wait : analysis.needed()) {
-    std::string dropped;
-    bool noticed = false;
-    for (std::uint64_t seed = 0; seed < 200 && !noticed; ++seed) {
-      WaitCounter counter(wait);
-      try {
-        noticed = run(seed, counter) != want;
-      } catch (const std::exception&) {
-        noticed = true;
-      }
-      dropped = counter.dropped();
-    }
-    EXPECT_TRUE(noticed) << dropped << " is missed by no seed";
-  }
+  expect_dropped_waits_noticed(
+      analysis.needed(), want,
+      [&](std::uint64_t seed, StreamObserver& observer) { return run(seed, observer); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, ActivationMovementSchedules,

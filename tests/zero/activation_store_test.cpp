@@ -30,7 +30,7 @@ struct Where {
 std::vector<Where> everywhere() {
   std::vector<Where> all;
   for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kCpuSim}) {
-    for (const CheckpointMode mode : kAllModes) all.push_back({kind, mode});
+    for (const CheckpointMode mode : kCheckpointModes) all.push_back({kind, mode});
   }
   return all;
 }
@@ -121,7 +121,7 @@ TEST(ActivationStore, HostMemoryAndFileAreAsLargeAsWhatMoves) {
               EXPECT_EQ(store(CheckpointMode::kHost, 32).disk_bytes(), Bytes(0));
               EXPECT_EQ(store(CheckpointMode::kDisk, 32).host_bytes(), Bytes(2 * 8192));
               EXPECT_EQ(store(CheckpointMode::kDisk, 32).disk_bytes(), Bytes(30 * 8192));
-              for (const CheckpointMode mode : kAllModes) {
+              for (const CheckpointMode mode : kCheckpointModes) {
                 EXPECT_EQ(store(mode, 2).host_bytes(), Bytes(0));
                 EXPECT_EQ(store(mode, 2).disk_bytes(), Bytes(0));
               }

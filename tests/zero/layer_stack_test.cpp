@@ -54,8 +54,6 @@ struct Fixture {
   LayerStack stack;
 };
 
-constexpr CheckpointMode kAllModes[] = {CheckpointMode::kNone, CheckpointMode::kRecompute,
-                                        CheckpointMode::kHost, CheckpointMode::kDisk};
 constexpr Shape kShape{.width = 5, .hidden = 7, .rows = 6, .layers = 3};
 
 /// Output and input gradient of the stack for `rows` rows, computed layer by layer on host memory.
@@ -88,7 +86,7 @@ struct Plain {
 };
 
 TEST(LayerStack, ForwardAndBackwardAreThoseOfItsLayers) {
-  for (const CheckpointMode mode : kAllModes) {
+  for (const CheckpointMode mode : kCheckpointModes) {
     run_ranks(1, [&](Rank& rank) {
       Fixture f(rank, kShape, mode);
       const Plain want(f, kShape.rows);

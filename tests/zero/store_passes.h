@@ -13,8 +13,6 @@
 namespace zero3::test {
 
 inline constexpr std::int64_t kCount = 5, kSize = 1500;
-inline constexpr CheckpointMode kAllModes[] = {CheckpointMode::kNone, CheckpointMode::kRecompute,
-                                               CheckpointMode::kHost, CheckpointMode::kDisk};
 
 [[nodiscard]] inline ActivationCheckpoints checkpoints(CheckpointMode mode, const TempDir& dir) {
   ActivationCheckpoints options{.mode = mode};

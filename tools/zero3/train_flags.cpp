@@ -16,8 +16,7 @@ constexpr std::int64_t kMaxPrefetch = std::int64_t{1} << 16;
 constexpr double kNoBound = std::numeric_limits<float>::max();
 
 CheckpointMode parse_checkpoint_mode(const std::string& text) {
-  for (const CheckpointMode mode : {CheckpointMode::kNone, CheckpointMode::kRecompute,
-                                    CheckpointMode::kHost, CheckpointMode::kDisk}) {
+  for (const CheckpointMode mode : kCheckpointModes) {
     if (text == name_of(mode)) return mode;
   }
   fail_choice(text, {"none", "recompute", "host", "disk"});

@@ -19,6 +19,9 @@ enum class CheckpointMode : std::uint8_t {
   kHost,       ///< the same, in host memory
   kDisk,       ///< the same, in a file
 };
+inline constexpr CheckpointMode kCheckpointModes[] = {CheckpointMode::kNone,
+                                                      CheckpointMode::kRecompute,
+                                                      CheckpointMode::kHost, CheckpointMode::kDisk};
 /// "none", "recompute", "host", "disk".
 [[nodiscard]] std::string_view name_of(CheckpointMode mode);
 
@@ -55,7 +58,8 @@ struct OffloadCounters {
 /// out of the compute stream.
 class ActivationStore {
  public:
-  /// `count` tensors of at most `size` elements.
+  /// `count` tensors of at most `size` elements. Throws UsageError for a directory without kDisk,
+  /// and for kDisk without one.
   ActivationStore(Device& device, Stream& compute, ActivationCheckpoints options,
                   std::int64_t count, Elements size, DType dtype);
   ActivationStore(const ActivationStore&) = delete;

@@ -72,6 +72,7 @@ class Engine {
 
   /// The stream on which layers compute, with the device's threads.
   [[nodiscard]] Stream& compute();
+  /// The one given at construction.
   [[nodiscard]] Device& device();
   /// Full parameters of a group: gathered now, unless prefetched or held already; later operations
   /// on compute() may read them. Starts gathering the groups expected next. Throws UsageError when

@@ -40,7 +40,8 @@ class LayerStack {
   void build(TensorView workspace);
   [[nodiscard]] Bytes workspace_bytes() const;
 
-  /// [rows, width], to be written before forward(), in stream order.
+  /// [rows, width], to be written before forward(), in stream order. Begins a pass: a training
+  /// forward before it can have no backward any more.
   [[nodiscard]] TensorView input(TokenShape tokens);
   /// Runs all layers; the result is valid until the next call. `kRecompute` is not a pass of a
   /// whole stack. Layers draw at random by `place`, here and in the backward; it matters to no

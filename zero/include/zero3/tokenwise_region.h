@@ -71,14 +71,16 @@ class TokenwiseRegion {
 
   /// Of the workspace; before build() too.
   [[nodiscard]] MemoryPlan plan() const;
-  /// After Engine::build().
+  /// Allocates; after Engine::build().
   void build();
 
+  /// Enqueues on the engine's compute stream; tensors are the caller's, [rows, width] of any width.
   /// Throws UsageError for more tokens than planned, and for a tensor whose elements are no whole
   /// number per row.
   void forward(TokenShape tokens, std::span<const TensorView> inputs,
                std::span<const TensorView> outputs);
   /// `inputs` as the forward had them. An input gradient may be empty. Inside of a micro-step.
+  /// Throws UsageError as forward() and Engine::grads() do, and for a function without a backward.
   void backward(TokenShape tokens, std::span<const TensorView> inputs,
                 std::span<const TensorView> output_gradients,
                 std::span<const TensorView> input_gradients);

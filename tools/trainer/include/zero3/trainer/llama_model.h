@@ -51,6 +51,7 @@ class LlamaModel {
   /// What build() allocates: all that the model will ever hold besides the engine's own part.
   [[nodiscard]] MemoryPlan plan() const;
   void build();
+  /// Bytes; before build() too, as tiles().
   [[nodiscard]] LlamaPhases phases() const;
   /// Of the largest micro-batch, in a block.
   [[nodiscard]] std::int64_t tiles() const;

@@ -22,6 +22,7 @@ struct RunPlan {
   MemoryPlan memory;
   /// Of its workspace, by what needs it.
   LlamaPhases phases;
+  /// In which a block's token-wise work on a micro-batch runs.
   std::int64_t tiles = 1;
   /// Where its layer inputs wait outside of the device.
   Bytes host_checkpoints, disk_checkpoints;
