@@ -29,6 +29,16 @@ std::int64_t report_size(const std::deque<ParamGroup>& groups, int micro_steps) 
   return std::max(size, header_size(groups, micro_steps) + 64);
 }
 
+/// Refuses what no rank sends: the cast would be undefined.
+std::int64_t reported_count(double reported, int rank, std::string_view of) {
+  constexpr double kMostExact = 9007199254740992.0;  // 2^53
+  if (reported >= 0 && reported <= kMostExact) return static_cast<std::int64_t>(reported);
+  throw CommError(concat("rank ", rank, " reported ", reported, " ", of,
+                         ", which is no count: its report was damaged on the way to this rank; "
+                         "check the network, and whether another stream writes to the engine's "
+                         "memory"));
+}
+
 }  // namespace
 
 double clip_factor(double norm, double clip) {
@@ -103,7 +113,7 @@ StepSums GlobalNorm::fold_reports() {
   };
   StepSums sums;
   for (int rank = 0; rank < world_size; ++rank)
-    sums.tokens += static_cast<std::int64_t>(reported(rank, 0));
+    sums.tokens += reported_count(reported(rank, 0), rank, "tokens");
   for (int micro_step = 0; micro_step < config_.micro_steps; ++micro_step) {
     for (int rank = 0; rank < world_size; ++rank) sums.loss_sum += reported(rank, 1 + micro_step);
   }
@@ -149,8 +159,8 @@ std::string GlobalNorm::find_bad(const BadBlock& bad_block) {
   }
   const std::vector<double> places = gather_values({&place, 1}, "first bad parameter");
   const Elements offset =
-      sub.layout.shard * rank +
-      Elements(static_cast<std::int64_t>(places[static_cast<std::size_t>(rank)]));
+      sub.layout.shard * rank + Elements(reported_count(places[static_cast<std::size_t>(rank)],
+                                                        rank, "elements before its first bad one"));
   for (std::size_t i = sub.layout.params.size(); i-- > 0;) {
     if (sub.layout.offsets[i] <= offset)
       return group.spec.params[static_cast<std::size_t>(sub.layout.params[i])].name;

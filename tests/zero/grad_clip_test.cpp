@@ -6,11 +6,15 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <utility>
 #include <vector>
+
+#include <zero3/faulty_communicator.h>
 
 #include "support/contains.h"
 #include "support/engine_ops.h"
 #include "support/run_ranks.h"
+#include "support/thrown.h"
 
 namespace zero3::test {
 namespace {
@@ -166,6 +170,20 @@ TEST(GlobalNorm, OneElementThatIsNotFiniteSkipsTheStepOnEveryRank) {
       });
     }
   }
+}
+
+// What a collective that moved nothing leaves behind is no number of tokens.
+TEST(GlobalNorm, AReportThatWasDamagedIsAnErrorThatNamesItsRank) {
+  run_ranks(1, [&](Rank& rank) {
+    FaultyCommunicator lossy(std::move(rank.communicator),
+                             {{.kind = Fault::Kind::kDrop, .label = "global norm"}});
+    Engine engine(*rank.device, lossy, {});
+    const GroupId id = engine.add_group(group_of("a", {100}));
+    engine.build();
+    micro_step_of(engine, {{id, 1.0F}});
+    EXPECT_TRUE(contains(thrown<CommError>([&] { engine.step({.learning_rate = 0.1}); }),
+                         {"rank 0 reported", "nan tokens", "no count"}));
+  });
 }
 
 // A5: moments too, so a run with a skipped step ends as one without.
