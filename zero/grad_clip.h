@@ -49,7 +49,8 @@ class GlobalNorm {
 
   /// Copies a micro-step's loss sum (fp64, one element), in compute-stream order.
   void report_loss(int micro_step, TensorView loss_sum);
-  /// Blocks. To be called when the compute stream has been made to wait for the reductions.
+  /// Blocks. To be called when the compute stream has been made to wait for the reductions. Throws
+  /// CommError that names the rank whose report holds no count of tokens.
   [[nodiscard]] StepSums finish_step(std::int64_t tokens);
   void begin_step();
   /// Every rank's values in rank order. Blocks.
