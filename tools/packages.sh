@@ -1,7 +1,7 @@
 # Sourced by the scripts: Debian packages that zero3 is built with.
 
-build_packages=(build-essential cmake ninja-build libgtest-dev libdnnl-dev libfmt-dev libspdlog-dev
-  libcli11-dev nlohmann-json3-dev libopenmpi-dev openmpi-bin)
+build_packages=(build-essential cmake ninja-build libgtest-dev libdnnl-dev ocl-icd-opencl-dev libfmt-dev libspdlog-dev
+  libcli11-dev nlohmann-json3-dev libopenmpi-dev openmpi-bin liburing-dev)
 
 # install_missing PACKAGE...: installs those that are not there, and says which. Works as root or with sudo.
 install_missing() {

@@ -34,19 +34,6 @@ std::int64_t whole_blocks(std::int64_t bytes) {
   return round_up(bytes, OffloadFile::kBlockBytes);
 }
 
-/// pread or pwrite of all bytes; 0, or what errno says.
-template <class Transfer>
-int transfer_all(Transfer transfer, std::int64_t bytes) {
-  for (std::int64_t done = 0; done < bytes;) {
-    const ssize_t moved = transfer(done);
-    if (moved < 0 && errno == EINTR) continue;
-    if (moved < 0) return errno;
-    if (moved == 0) return EIO;
-    done += moved;
-  }
-  return 0;
-}
-
 }  // namespace
 
 OffloadFile::OffloadFile(const std::string& directory, std::int64_t tensors, Bytes tensor_bytes)
@@ -57,6 +44,8 @@ OffloadFile::OffloadFile(const std::string& directory, std::int64_t tensors, Byt
   try {
     reserve(size_of(tensors, tensor_bytes).count());
     checksums_.resize(static_cast<std::size_t>(tensors * chunks_));
+    writes_ = make_disk_queue(descriptor_, kSlots);
+    reads_ = make_disk_queue(descriptor_, kSlots);
   } catch (...) {
     close(descriptor_);
     throw;
@@ -64,6 +53,8 @@ OffloadFile::OffloadFile(const std::string& directory, std::int64_t tensors, Byt
 }
 
 OffloadFile::~OffloadFile() {
+  writes_.reset();
+  reads_.reset();
   close(descriptor_);
 }
 
@@ -104,45 +95,45 @@ void OffloadFile::reserve(std::int64_t bytes) {
               " for layer inputs: ", std::strerror(error), "; give another directory");
 }
 
-std::int64_t OffloadFile::offset(std::int64_t tensor, std::int64_t chunk) const {
-  return tensor * stride_ + chunk * kChunkBytes;
+std::int64_t OffloadFile::offset(const OffloadChunk& chunk) const {
+  return chunk.tensor * stride_ + chunk.number * kChunkBytes;
 }
 
-std::string OffloadFile::place(std::int64_t tensor, std::int64_t chunk) const {
-  return concat("the input of layer ", tensor, " (offset ", offset(tensor, chunk),
+std::uint64_t& OffloadFile::checksum_of(const OffloadChunk& chunk) {
+  return checksums_[static_cast<std::size_t>(chunk.tensor * chunks_ + chunk.number)];
+}
+
+std::string OffloadFile::place(const OffloadChunk& chunk) const {
+  return concat("the input of layer ", chunk.tensor, " (offset ", offset(chunk),
                 " of the offload file in '", directory_, "')");
 }
 
-void OffloadFile::write(std::int64_t tensor, std::int64_t chunk, std::byte* data,
-                        std::int64_t bytes) {
-  const std::int64_t whole = whole_blocks(bytes);
-  std::memset(data + bytes, 0, static_cast<std::size_t>(whole - bytes));
-  checksums_[static_cast<std::size_t>(tensor * chunks_ + chunk)] = checksum(data, whole);
-  const int error = transfer_all(
-      [&](std::int64_t done) {
-        return pwrite(descriptor_, data + done, static_cast<std::size_t>(whole - done),
-                      offset(tensor, chunk) + done);
-      },
-      whole);
+void OffloadFile::start_write(const OffloadChunk& chunk) {
+  const std::int64_t whole = whole_blocks(chunk.bytes);
+  std::memset(chunk.data + chunk.bytes, 0, static_cast<std::size_t>(whole - chunk.bytes));
+  checksum_of(chunk) = checksum(chunk.data, whole);
+  writes_->start(chunk.number % kSlots,
+                 {DiskTransfer::Kind::kWrite, chunk.data, whole, offset(chunk)});
+}
+
+void OffloadFile::finish_write(const OffloadChunk& chunk) {
+  const int error = writes_->finish(chunk.number % kSlots);
   if (error != 0) {
-    throw IoError(concat("cannot write ", place(tensor, chunk), ": ", std::strerror(error),
+    throw IoError(concat("cannot write ", place(chunk), ": ", std::strerror(error),
                          "; give an offload directory with room, or keep layer inputs elsewhere"));
   }
 }
 
-void OffloadFile::read(std::int64_t tensor, std::int64_t chunk, std::byte* data,
-                       std::int64_t bytes) {
-  const std::int64_t whole = whole_blocks(bytes);
-  const int error = transfer_all(
-      [&](std::int64_t done) {
-        return pread(descriptor_, data + done, static_cast<std::size_t>(whole - done),
-                     offset(tensor, chunk) + done);
-      },
-      whole);
-  if (error != 0)
-    throw IoError(concat("cannot read ", place(tensor, chunk), ": ", std::strerror(error)));
-  if (checksum(data, whole) != checksums_[static_cast<std::size_t>(tensor * chunks_ + chunk)]) {
-    throw IoError(concat("what is read is not what was written as ", place(tensor, chunk),
+void OffloadFile::start_read(const OffloadChunk& chunk) {
+  reads_->start(chunk.number % kSlots,
+                {DiskTransfer::Kind::kRead, chunk.data, whole_blocks(chunk.bytes), offset(chunk)});
+}
+
+void OffloadFile::finish_read(const OffloadChunk& chunk) {
+  const int error = reads_->finish(chunk.number % kSlots);
+  if (error != 0) throw IoError(concat("cannot read ", place(chunk), ": ", std::strerror(error)));
+  if (checksum(chunk.data, whole_blocks(chunk.bytes)) != checksum_of(chunk)) {
+    throw IoError(concat("what is read is not what was written as ", place(chunk),
                          ": the disk or something else has changed it; use another disk"));
   }
 }

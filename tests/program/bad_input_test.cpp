@@ -34,7 +34,9 @@ void write_files(const TempDir& dir) {
   dir.write("floats.npy", npy("<f4", "(100,)", std::string(400, 'x')));
   dir.write("table.npy", npy("<u2", "(10, 10)", std::string(200, '\0')));
   dir.write("cut.npy", npy("<u2", "(1000,)", std::string(1999, '\0')));
-  dir.write("large.npy", npy("<u2", "(1000,)", std::string(1998, '\0') + "\xff\x7f"));
+  std::string large(2000, '\0');
+  large[1998] = '\xff', large[1999] = '\x7f';
+  dir.write("large.npy", npy("<u2", "(1000,)", large));
   const auto config = [&dir](const std::string& name, const std::string& field) {
     std::filesystem::create_directory(dir.path() / name);
     dir.write(

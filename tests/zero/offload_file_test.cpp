@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -35,6 +36,16 @@ struct Block {
   std::unique_ptr<std::byte, decltype(&std::free)> data;
 };
 
+void write(OffloadFile& file, const OffloadChunk& chunk) {
+  file.start_write(chunk);
+  file.finish_write(chunk);
+}
+
+void read(OffloadFile& file, const OffloadChunk& chunk) {
+  file.start_read(chunk);
+  file.finish_read(chunk);
+}
+
 bool same(const Block& a, const Block& b, std::int64_t bytes) {
   return std::memcmp(a.data.get(), b.data.get(), static_cast<std::size_t>(bytes)) == 0;
 }
@@ -45,10 +56,10 @@ TEST(OffloadFile, GivesBackWhatWasWrittenInAnyOrder) {
   for (const std::int64_t bytes : {1, 511, 512, 4095, 4096, 4097, 100003}) {
     OffloadFile file(dir.path().string(), 3, Bytes(bytes));
     for (const std::int64_t tensor : {0, 1, 2})
-      file.write(tensor, 0, Block(bytes, tensor).data.get(), bytes);
+      write(file, {tensor, 0, Block(bytes, tensor).data.get(), bytes});
     for (const std::int64_t tensor : {2, 0, 1}) {
       const Block got(bytes, 99);
-      file.read(tensor, 0, got.data.get(), bytes);
+      read(file, {tensor, 0, got.data.get(), bytes});
       EXPECT_TRUE(same(got, Block(bytes, tensor), bytes)) << bytes << " bytes, tensor " << tensor;
     }
   }
@@ -62,13 +73,41 @@ TEST(OffloadFile, ATensorMayHaveManyChunks) {
   const auto value = [](std::int64_t t, std::int64_t c) { return 10 * t + c; };
   for (std::int64_t t = 0; t < 2; ++t) {
     for (std::int64_t c = 0; c < 3; ++c)
-      file.write(t, c, Block(bytes_of_chunk(c), value(t, c)).data.get(), bytes_of_chunk(c));
+      write(file, {t, c, Block(bytes_of_chunk(c), value(t, c)).data.get(), bytes_of_chunk(c)});
   }
   for (std::int64_t t = 0; t < 2; ++t) {
     for (std::int64_t c = 0; c < 3; ++c) {
       const Block got(bytes_of_chunk(c), 99);
-      file.read(t, c, got.data.get(), bytes_of_chunk(c));
+      read(file, {t, c, got.data.get(), bytes_of_chunk(c)});
       EXPECT_TRUE(same(got, Block(bytes_of_chunk(c), value(t, c)), bytes_of_chunk(c)));
+    }
+  }
+}
+
+// As the disk tier moves a tensor, but for finishing what the next start of a slot would wait for.
+TEST(OffloadFile, ChunksOfOneTensorMoveAtTheSameTime) {
+  const TempDir dir;
+  constexpr std::int64_t kChunks = 2 * OffloadFile::kSlots + 1;
+  OffloadFile file(dir.path().string(), 1, Bytes(kChunks * kChunk));
+  std::vector<Block> blocks;
+  for (std::int64_t c = 0; c < kChunks; ++c) blocks.emplace_back(kChunk, c);
+  const auto chunk = [](std::int64_t number, const Block& block) {
+    return OffloadChunk{0, number, block.data.get(), kChunk};
+  };
+  for (std::int64_t c = 0; c < kChunks; ++c)
+    file.start_write(chunk(c, blocks[static_cast<std::size_t>(c)]));
+  for (std::int64_t c = kChunks - OffloadFile::kSlots; c < kChunks; ++c)
+    file.finish_write(chunk(c, blocks[static_cast<std::size_t>(c)]));
+
+  for (std::int64_t first = 0; first < kChunks; first += OffloadFile::kSlots) {
+    const std::int64_t end = std::min(kChunks, first + OffloadFile::kSlots);
+    std::vector<Block> got;
+    for (std::int64_t c = first; c < end; ++c)
+      file.start_read(chunk(c, got.emplace_back(kChunk, 99)));
+    for (std::int64_t c = first; c < end; ++c) {
+      const Block& block = got[static_cast<std::size_t>(c - first)];
+      file.finish_read(chunk(c, block));
+      EXPECT_TRUE(same(block, blocks[static_cast<std::size_t>(c)], kChunk)) << "chunk " << c;
     }
   }
 }
@@ -104,21 +143,22 @@ TEST(OffloadFile, AChangedByteIsFoundAndPlaced) {
   const TempDir dir;
   OffloadFile file(dir.path().string(), 2, Bytes(10000));
   const Block block(10000, 5);
-  for (const std::int64_t tensor : {0, 1}) file.write(tensor, 0, block.data.get(), 10000);
+  for (const std::int64_t tensor : {0, 1}) write(file, {tensor, 0, block.data.get(), 10000});
   const std::vector<OpenFile> open = nameless_files_in(dir.path());
   ASSERT_EQ(open.size(), 1U);
   const std::int64_t stride = open[0].bytes / 2;
   for (const std::int64_t at : {0, 1, 4095, 9999}) {
     flip_byte(open[0], stride + at);
-    const std::string error =
-        thrown<IoError>([&] { file.read(1, 0, Block(10000).data.get(), 10000); });
+    const std::string error = thrown<IoError>([&] {
+      read(file, {1, 0, Block(10000).data.get(), 10000});
+    });
     EXPECT_TRUE(
         contains(error, {"not what was written", "layer 1", "offset 12288", dir.path().string()}))
         << "byte " << at;
     flip_byte(open[0], stride + at);
-    file.read(1, 0, Block(10000).data.get(), 10000);
+    read(file, {1, 0, Block(10000).data.get(), 10000});
   }
-  file.read(0, 0, Block(10000).data.get(), 10000);
+  read(file, {0, 0, Block(10000).data.get(), 10000});
 }
 
 // E10
@@ -126,16 +166,18 @@ TEST(OffloadFile, AWriteThatFailsIsAnErrorThen) {
   const TempDir dir;
   OffloadFile file(dir.path().string(), 3, Bytes(8192));
   const Block block(8192, 3);
-  file.write(0, 0, block.data.get(), 8192);
+  write(file, {0, 0, block.data.get(), 8192});
   {
     const LargestFile limit(2 * 8192);
-    file.write(1, 0, block.data.get(), 8192);
-    EXPECT_TRUE(contains(thrown<IoError>([&] { file.write(2, 0, block.data.get(), 8192); }),
+    write(file, {1, 0, block.data.get(), 8192});
+    EXPECT_TRUE(contains(thrown<IoError>([&] {
+                           write(file, {2, 0, block.data.get(), 8192});
+                         }),
                          {"cannot write", "layer 2", "offset 16384", "too large", "with room"}));
   }
-  file.write(2, 0, block.data.get(), 8192);
+  write(file, {2, 0, block.data.get(), 8192});
   const Block got(8192, 99);
-  file.read(2, 0, got.data.get(), 8192);
+  read(file, {2, 0, got.data.get(), 8192});
   EXPECT_TRUE(same(got, block, 8192));
 }
 
