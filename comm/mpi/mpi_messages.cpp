@@ -25,7 +25,7 @@ constexpr std::chrono::seconds kLongestSpin{1};
 // How long the thread sleeps between two looks for an expected letter: an eighth of the time since
 // the last news, so that what comes soon is found soon, and a long wait costs nothing.
 constexpr std::chrono::microseconds kShortestSleep{20};
-constexpr std::chrono::microseconds kLongestSleep{500};
+constexpr std::chrono::microseconds kLongestSleep{1000};
 
 }  // namespace
 

@@ -1,6 +1,7 @@
 #include "mpi/mpi_thread.h"
 
 #include <mpi.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <array>
@@ -69,6 +70,8 @@ void MpiThread::end(MpiThread* thread) noexcept {
 }
 
 void MpiThread::run(const Launch& launch, std::promise<void>& ready) {
+  // The default of 50 microseconds would more than double a wait for a letter.
+  prctl(PR_SET_TIMERSLACK, 1000UL);
   try {
     begin(launch);
   } catch (...) {
@@ -119,13 +122,17 @@ void MpiThread::carry() {
 
 void MpiThread::look_after() {
   using Clock = std::chrono::steady_clock;
-  auto next_round = Clock::now();
+  auto next_round = Clock::now(), next_beat = next_round;
   bool left = false;
   while (true) {
     carry();
     if (Clock::now() >= next_round) {
       world_->check_processes();
       next_round = Clock::now() + kRound;
+    }
+    if (!left && Clock::now() >= next_beat) {
+      world_->beat();
+      next_beat = Clock::now() + process::ProcessWorld::kHeartbeat;
     }
     if (world_->board().failed()) end_process();
     if (ending_ && !left) {

@@ -16,6 +16,7 @@ struct Letter {
   enum class Kind : std::uint32_t {
     kArrived,  ///< channel, progress, notice
     kLeft,     ///< channel, left, issued: the rank's part in a communicator has ended
+    kAlive,    ///< the rank's process runs, whatever the rank is in
     kGone,     ///< the rank ends in peace
     kFailed    ///< culprit, names_operation, text: the world has failed
   };

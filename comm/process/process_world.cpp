@@ -15,6 +15,21 @@
 #include <zero3/error.h>
 
 namespace zero3::process {
+namespace {
+
+/// A beat may come late.
+constexpr auto kSilence = 2 * ProcessWorld::kHeartbeat + ProcessWorld::kHeartbeat / 2;
+
+bool is_stopped(int process) {
+  std::ifstream file(concat("/proc/", process, "/stat"));
+  std::string text;
+  std::getline(file, text);
+  // The state follows the name, which is in brackets and may hold any character.
+  const std::size_t bracket = text.rfind(')');
+  return bracket != std::string::npos && bracket + 2 < text.size() && text[bracket + 2] == 'T';
+}
+
+}  // namespace
 
 ProcessWorld::ProcessWorld(std::unique_ptr<Board> board, int rank,
                            std::chrono::milliseconds timeout)
@@ -33,6 +48,8 @@ ProcessWorld::ProcessWorld(std::unique_ptr<Board> board, int rank,
   far_ = std::move(far);
   messages_ = messages;
   far_board_ = std::make_unique<Board>(size());
+  heard_ = std::vector<std::atomic<Clock::time_point>>(static_cast<std::size_t>(size()));
+  for (auto& heard : heard_) heard.store(Clock::now());
 }
 
 ProcessWorld::~ProcessWorld() {
@@ -53,7 +70,12 @@ Seat& ProcessWorld::seat(int channel, int rank) {
   return (is_far(rank) ? *far_board_ : *board_).seat(channel, rank);
 }
 
+void ProcessWorld::beat() {
+  if (messages_ != nullptr) tell_far_ranks({.kind = Letter::Kind::kAlive});
+}
+
 void ProcessWorld::receive(const Letter& letter) {
+  heard_[static_cast<std::size_t>(letter.from)].store(Clock::now());
   Seat& seat = far_board_->seat(letter.channel, letter.from);
   switch (letter.kind) {
     case Letter::Kind::kArrived:
@@ -64,6 +86,8 @@ void ProcessWorld::receive(const Letter& letter) {
       seat.issued = letter.issued;
       seat.left.store(letter.left, std::memory_order_release);
       break;
+    case Letter::Kind::kAlive:
+      return;
     case Letter::Kind::kGone:
       far_board_->gone(letter.from).store(1);
       return;
@@ -170,15 +194,14 @@ std::string ProcessWorld::own_words(const collective::Failure& failure) const {
 
 std::string ProcessWorld::state_of(int rank) const {
   const int number = board_->process(rank).load();
-  if (number == 0) return "";
-  std::ifstream file(concat("/proc/", number, "/stat"));
-  std::string text;
-  std::getline(file, text);
-  // The state follows the name, which is in brackets and may hold any character.
-  const std::size_t bracket = text.rfind(')');
-  if (bracket == std::string::npos || bracket + 2 >= text.size()) return "";
-  return text[bracket + 2] == 'T' ? concat(" (rank ", rank, " is stopped, process ", number, ')')
-                                  : "";
+  if (number != 0 && is_stopped(number)) {
+    return concat(" (rank ", rank, " is stopped, process ", number, ')');
+  }
+  if (!is_far(rank)) return "";
+  const auto silence = Clock::now() - heard_[static_cast<std::size_t>(rank)].load();
+  if (silence < kSilence) return "";
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(silence);
+  return concat(" (no sign of life of rank ", rank, " for ", collective::text_of(seconds), ')');
 }
 
 const std::byte* ProcessWorld::memory_of(int rank, const Notice& notice) {

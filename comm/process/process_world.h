@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -40,6 +41,12 @@ class ProcessWorld {
   [[nodiscard]] Messages* messages() const { return messages_; }
   [[nodiscard]] Seat& seat(int channel, int rank);
 
+  /// Between two signs of life.
+  static constexpr std::chrono::seconds kHeartbeat{1};
+
+  /// Tells far ranks that this process runs; every kHeartbeat, from a thread that waits for no
+  /// rank. Of near ranks the system says it.
+  void beat();
   /// A letter of a far rank.
   void receive(const Letter& letter);
   void tell(int far_rank, Letter letter);
@@ -63,7 +70,8 @@ class ProcessWorld {
   /// The failure as this rank tells it: with what it waited in, where the failure names none.
   [[nodiscard]] std::string own_words(const collective::Failure& failure) const;
 
-  /// " (rank 1 is stopped, process 4711)" where that explains why a rank is absent.
+  /// " (rank 1 is stopped, process 4711)", " (no sign of life of rank 1 for 12 s)" where that
+  /// explains why a rank is absent.
   [[nodiscard]] std::string state_of(int rank) const;
 
   /// Where this process finds the memory that a peer's notice names. Throws CommError if it cannot
@@ -82,6 +90,8 @@ class ProcessWorld {
     std::size_t bytes;
   };
 
+  using Clock = std::chrono::steady_clock;
+
   [[nodiscard]] std::atomic<std::uint32_t>& gone(int rank);
   void tell_far_ranks(const Letter& letter);
 
@@ -91,6 +101,7 @@ class ProcessWorld {
   std::vector<bool> far_;
   Messages* messages_ = nullptr;
   std::unique_ptr<Board> far_board_;
+  std::vector<std::atomic<Clock::time_point>> heard_;  ///< the last letter, by rank
   mutable std::mutex mutex_;
   std::map<int, std::string> waits_in_;  ///< by channel
   std::vector<int> processes_;           ///< a pidfd by rank; -1: this process, or not yet opened

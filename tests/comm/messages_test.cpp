@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <thread>
 #include <vector>
 
 #include "comm/worlds.h"
@@ -113,6 +115,22 @@ TEST(Messages, ACutLinkIsNamedWithWhoWasWaitedFor) {
         300ms);
   });
   EXPECT_TRUE(contains(error, {"all_gather of 'w' (1200 bytes): ", " absent after 300 ms"}));
+}
+
+TEST(Messages, ARankThatSendsNoneForLongShowsNoSignOfLife) {
+  MessageDouble messages(2);
+  std::vector<std::shared_ptr<process::ProcessWorld>> worlds;
+  for (const int rank : {0, 1}) {
+    worlds.push_back(std::make_shared<process::ProcessWorld>(std::make_unique<process::Board>(2),
+                                                             rank, 60s, std::vector<bool>(2, true),
+                                                             &messages.end(rank)));
+    messages.connect(rank, worlds.back());
+  }
+  EXPECT_EQ(worlds[0]->state_of(1), "");
+  std::this_thread::sleep_for(3 * process::ProcessWorld::kHeartbeat);
+  EXPECT_TRUE(contains(worlds[0]->state_of(1), {"no sign of life of rank 1 for 3 s"}));
+  worlds[1]->beat();
+  EXPECT_EQ(worlds[0]->state_of(1), "");
 }
 
 // The letters have come, the bytes do not.
