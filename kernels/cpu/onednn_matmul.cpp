@@ -1,6 +1,7 @@
 #include "cpu/onednn_matmul.h"
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
 #include <unordered_map>
 
@@ -120,25 +121,38 @@ bool OneDnnMatmul::preferred(DType dtype) {
 }
 
 Bytes OneDnnMatmul::workspace_bytes(const Product& product, int threads) {
+  // Layers ask at every call, and oneDNN takes ten microseconds and more to describe a product.
+  static std::mutex mutex;
+  static std::map<Key, Bytes> known;
+  const Product granule = granule_of(product, 0, 0);
+  const Key key = key_of(granule, threads);
+  const std::scoped_lock lock(mutex);
+  const auto found = known.find(key);
+  if (found != known.end()) return found->second;
   const LibraryThreads scope(threads);
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  const auto description = describe(granule_of(product, 0, 0), engine);
-  return Bytes(description ? static_cast<std::int64_t>(description->scratchpad_desc().get_size())
-                           : 0);
+  const auto description = describe(granule, engine);
+  const Bytes bytes(
+      description ? static_cast<std::int64_t>(description->scratchpad_desc().get_size()) : 0);
+  return known.emplace(key, bytes).first->second;
+}
+
+OneDnnMatmul::Key OneDnnMatmul::key_of(const Product& granule, int threads) {
+  return {granule.rows,
+          granule.cols,
+          granule.depth,
+          granule.a.order,
+          granule.b.order,
+          granule.a.dtype,
+          granule.c_dtype,
+          granule.bias_dtype,
+          granule.bias != nullptr,
+          granule.into,
+          threads};
 }
 
 OneDnnMatmul::Prepared* OneDnnMatmul::prepare(const Product& granule, int threads) {
-  const Key key{granule.rows,
-                granule.cols,
-                granule.depth,
-                granule.a.order,
-                granule.b.order,
-                granule.a.dtype,
-                granule.c_dtype,
-                granule.bias_dtype,
-                granule.bias != nullptr,
-                granule.into,
-                threads};
+  const Key key = key_of(granule, threads);
   const auto found = prepared_.find(key);
   if (found != prepared_.end()) return found->second.get();
   const auto description = describe(granule, engine_);

@@ -22,7 +22,7 @@ class OneDnnMatmul {
   /// Whether this machine multiplies the dtype faster by oneDNN than by packed_gemm: bf16 with
   /// instructions for it.
   [[nodiscard]] static bool preferred(DType dtype);
-  /// Scratch of the product on that many threads.
+  /// Scratch of the product on that many threads. For any thread.
   [[nodiscard]] static Bytes workspace_bytes(const Product& product, int threads);
 
   /// Returns false, having done nothing, where oneDNN has no kernel for the product or needs more
@@ -42,6 +42,7 @@ class OneDnnMatmul {
   };
   struct Prepared;
 
+  static Key key_of(const Product& granule, int threads);
   // Null: oneDNN cannot.
   Prepared* prepare(const Product& granule, int threads);
 
