@@ -69,8 +69,9 @@ class ProcessWorlds {
 
   [[nodiscard]] std::unique_ptr<Communicator> end(int rank) {
     const process::Board& board = *boards_[static_cast<std::size_t>(rank / near_)];
-    std::vector<bool> far;
-    for (int peer = 0; peer < ranks_; ++peer) far.push_back(peer / near_ != rank / near_);
+    std::vector<bool> far(static_cast<std::size_t>(ranks_));
+    for (int peer = 0; peer < ranks_; ++peer)
+      far[static_cast<std::size_t>(peer)] = peer / near_ != rank / near_;
     const auto world = std::make_shared<process::ProcessWorld>(
         std::make_unique<process::Board>(board.path(), ranks_), rank, timeout_, std::move(far),
         &messages.end(rank));
