@@ -18,7 +18,7 @@ namespace zero3::process {
 namespace {
 
 /// A beat may come late.
-constexpr auto kSilence = 2 * ProcessWorld::kHeartbeat + ProcessWorld::kHeartbeat / 2;
+constexpr std::chrono::seconds kSilence = 3 * ProcessWorld::kHeartbeat;
 
 bool is_stopped(int process) {
   std::ifstream file(concat("/proc/", process, "/stat"));

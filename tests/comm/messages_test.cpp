@@ -126,8 +126,9 @@ TEST(Messages, ARankThatSendsNoneForLongShowsNoSignOfLife) {
                                                              &messages.end(rank)));
     messages.connect(rank, worlds.back());
   }
+  std::this_thread::sleep_for(process::ProcessWorld::kHeartbeat);
   EXPECT_EQ(worlds[0]->state_of(1), "");
-  std::this_thread::sleep_for(3 * process::ProcessWorld::kHeartbeat);
+  std::this_thread::sleep_for(2 * process::ProcessWorld::kHeartbeat);
   EXPECT_TRUE(contains(worlds[0]->state_of(1), {"no sign of life of rank 1 for 3 s"}));
   worlds[1]->beat();
   EXPECT_EQ(worlds[0]->state_of(1), "");
