@@ -27,7 +27,8 @@ class DiskQueue {
   /// Returns at once, but where the slot's last transfer was not finished: waits for that one,
   /// whose result is dropped. The data stays the queue's until finish().
   virtual void start(std::int64_t slot, const DiskTransfer& transfer) = 0;
-  /// Waits for the slot's transfer. Returns 0 when all its bytes have moved, else what errno says.
+  /// Waits for the slot's transfer, where there is one. Returns 0 when all its bytes have moved,
+  /// else what errno says.
   [[nodiscard]] virtual int finish(std::int64_t slot) = 0;
   /// "io_uring", "threads".
   [[nodiscard]] virtual std::string_view name() const = 0;

@@ -114,6 +114,11 @@ class DiskRing final : public DiskQueue {
 std::unique_ptr<DiskQueue> make_disk_ring(int descriptor, std::int64_t slots) {
   io_uring ring = {};
   if (io_uring_queue_init(static_cast<unsigned>(slots), &ring, 0) < 0) return nullptr;
+  // Of Linux 5.6, as plain reads and writes are; before it there is a ring, and they fail.
+  if ((ring.features & IORING_FEAT_RW_CUR_POS) == 0) {
+    io_uring_queue_exit(&ring);
+    return nullptr;
+  }
   return std::make_unique<DiskRing>(ring, descriptor, slots);
 }
 

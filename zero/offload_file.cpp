@@ -108,6 +108,11 @@ std::string OffloadFile::place(const OffloadChunk& chunk) const {
                 " of the offload file in '", directory_, "')");
 }
 
+void OffloadFile::fail(DiskQueue& queue, const std::string& message) {
+  for (std::int64_t slot = 0; slot < kSlots; ++slot) static_cast<void>(queue.finish(slot));
+  throw IoError(message);
+}
+
 void OffloadFile::start_write(const OffloadChunk& chunk) {
   const std::int64_t whole = whole_blocks(chunk.bytes);
   std::memset(chunk.data + chunk.bytes, 0, static_cast<std::size_t>(whole - chunk.bytes));
@@ -119,8 +124,8 @@ void OffloadFile::start_write(const OffloadChunk& chunk) {
 void OffloadFile::finish_write(const OffloadChunk& chunk) {
   const int error = writes_->finish(chunk.number % kSlots);
   if (error != 0) {
-    throw IoError(concat("cannot write ", place(chunk), ": ", std::strerror(error),
-                         "; give an offload directory with room, or keep layer inputs elsewhere"));
+    fail(*writes_, concat("cannot write ", place(chunk), ": ", std::strerror(error),
+                          "; give an offload directory with room, or keep layer inputs elsewhere"));
   }
 }
 
@@ -131,9 +136,9 @@ void OffloadFile::start_read(const OffloadChunk& chunk) {
 
 void OffloadFile::finish_read(const OffloadChunk& chunk) {
   const int error = reads_->finish(chunk.number % kSlots);
-  if (error != 0) throw IoError(concat("cannot read ", place(chunk), ": ", std::strerror(error)));
+  if (error != 0) fail(*reads_, concat("cannot read ", place(chunk), ": ", std::strerror(error)));
   if (checksum(chunk.data, whole_blocks(chunk.bytes)) != checksum_of(chunk)) {
-    throw IoError(concat("what is read is not what was written as ", place(chunk),
+    fail(*reads_, concat("what is read is not what was written as ", place(chunk),
                          ": the disk or something else has changed it; use another disk"));
   }
 }

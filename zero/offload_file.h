@@ -42,7 +42,8 @@ class OffloadFile {
   /// In each direction kSlots chunks may be under way: those of a tensor whose numbers differ mod
   /// kSlots. A chunk that starts waits for the one that its slot was at. The data may not be
   /// touched until finish, which throws IoError that names the place; that of a read also where the
-  /// bytes are not those last written. One thread writes, one reads; not the same chunk.
+  /// bytes are not those last written. Where it throws, nothing is under way in its direction. One
+  /// thread writes, one reads; not the same chunk.
   void start_write(const OffloadChunk& chunk);
   void finish_write(const OffloadChunk& chunk);
   void start_read(const OffloadChunk& chunk);
@@ -54,6 +55,7 @@ class OffloadFile {
   [[nodiscard]] std::int64_t offset(const OffloadChunk& chunk) const;
   [[nodiscard]] std::uint64_t& checksum_of(const OffloadChunk& chunk);
   [[nodiscard]] std::string place(const OffloadChunk& chunk) const;
+  [[noreturn]] static void fail(DiskQueue& queue, const std::string& message);
 
   std::string directory_;
   std::int64_t chunks_;  ///< of a tensor

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include <zero3/error.h>
 
@@ -55,6 +56,7 @@ void MpiMessages::tell(int rank, const Letter& letter) {
   const std::scoped_lock lock(mutex_);
   if (stopped_) return;
   letters_.emplace_back(rank, std::move(bytes));
+  news_ = news_ || letter.kind != Letter::Kind::kAlive;
   changed_.notify_one();
 }
 
@@ -65,6 +67,7 @@ void MpiMessages::begin(std::shared_ptr<Transfer> transfer) {
     return;
   }
   begun_.push_back(std::move(transfer));
+  news_ = true;
   changed_.notify_one();
 }
 
@@ -87,8 +90,8 @@ void MpiMessages::carry(const std::function<void(const Letter&)>& deliver) {
     const std::scoped_lock lock(mutex_);
     letters.swap(letters_);
     begun.swap(begun_);
+    if (std::exchange(news_, false)) last_news_ = Clock::now();
   }
-  if (!letters.empty() || !begun.empty()) last_news_ = Clock::now();
   send_letters(letters);
   for (auto& transfer : begun) start(std::move(transfer));
   receive_letters(deliver);
@@ -122,7 +125,7 @@ void MpiMessages::receive_letters(const std::function<void(const Letter&)>& deli
     check(MPI_Test(&receiving_, &done, MPI_STATUS_IGNORE), "receiving a letter");
     if (done == 0) return;
     deliver(incoming_);
-    last_news_ = Clock::now();
+    if (incoming_.kind != Letter::Kind::kAlive) last_news_ = Clock::now();
     post_receive();
   }
 }
@@ -154,6 +157,7 @@ void MpiMessages::start(std::shared_ptr<Transfer> transfer) {
   }
   moving.transfer = std::move(transfer);
   moving_.push_back(std::move(moving));
+  last_moved_ = Clock::now();
 }
 
 bool MpiMessages::advance(Moving& moving) {
@@ -162,7 +166,7 @@ bool MpiMessages::advance(Moving& moving) {
   int count = 0;
   check(MPI_Testsome(requests, moving.requests.data(), &count, ended_.data(), MPI_STATUSES_IGNORE),
         "a transfer");
-  if (count > 0) last_news_ = Clock::now();
+  if (count > 0) last_news_ = last_moved_ = Clock::now();
   for (int i = 0; i < count; ++i) {
     const auto request = static_cast<std::size_t>(ended_[static_cast<std::size_t>(i)]);
     const std::size_t part = moving.part_of_request[request];
@@ -175,7 +179,7 @@ bool MpiMessages::advance(Moving& moving) {
 
 void MpiMessages::pause(std::chrono::milliseconds longest) {
   const bool moves = !moving_.empty();
-  if (moves && Clock::now() - last_news_ < kLongestSpin) {
+  if (moves && Clock::now() - last_moved_ < kLongestSpin) {
     // A thread that sleeps here moves a tenth of what MPI can.
     sched_yield();
     return;

@@ -71,7 +71,8 @@ class MpiMessages final : public process::Messages {
   MPI_Request receiving_ = MPI_REQUEST_NULL;
   std::list<Sent> sent_;
   std::list<Moving> moving_;
-  Clock::time_point last_news_ = Clock::now();
+  // Signs of life are no news: they come whatever happens.
+  Clock::time_point last_news_ = Clock::now(), last_moved_ = last_news_;
   std::vector<int> ended_;  ///< of MPI_Testsome
 
   std::mutex mutex_;
@@ -79,6 +80,7 @@ class MpiMessages final : public process::Messages {
   // Guarded by the mutex.
   std::deque<std::pair<int, std::vector<std::byte>>> letters_;
   std::vector<std::shared_ptr<process::Transfer>> begun_;
+  bool news_ = false;
   int expecting_ = 0;
   bool stopped_ = false;
 };

@@ -19,7 +19,8 @@
 namespace zero3::process {
 namespace {
 
-/// To be woken takes as long, and most waits of ranks that compute the same are shorter.
+/// A core that sleeps takes as long to wake up, and many waits for ranks that do the same are
+/// shorter.
 constexpr std::chrono::microseconds kSpin{50};
 
 constexpr std::uint8_t kSplit = kCollectiveOpCount;

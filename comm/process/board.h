@@ -91,7 +91,8 @@ class Board {
   std::byte* data_ = nullptr;
 };
 
-/// Sleeps until the word changes from `seen`, somebody calls wake(), or the time has passed.
+/// Waits until the word changes from `seen` or the time has passed; at first it looks, for some
+/// microseconds, and then sleeps, and a wake() ends that as well.
 void sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t seen,
               std::chrono::milliseconds longest);
 /// Wakes everybody who sleeps on the word, in all processes.

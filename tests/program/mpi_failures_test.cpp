@@ -108,6 +108,15 @@ INSTANTIATE_TEST_SUITE_P(
              std::get<2>(test_case.param);
     });
 
+// Its process shows signs of life.
+TEST(MpiTraining, ABusyRankIsNotTakenForASilentOne) {
+  skip_without_mpirun();
+  const Ended ended = mpirun(2, {ZERO3_RANK_WITH_FAULT, "busy", "1", "100", "messages"});
+  EXPECT_GT(ended.status, 0);
+  EXPECT_TRUE(contains(line_of(ended.err, "zero3: [rank 0] "), {"rank 1 absent after 5 s"}));
+  EXPECT_FALSE(contains(ended.err, {"no sign of life"}));
+}
+
 TEST(MpiTraining, EndsWellAndLeavesNothing) {
   skip_without_mpirun();
   for (const char* path : {"auto", "messages"}) {

@@ -49,6 +49,7 @@ class Trainer {
         const std::size_t other = i == 0 ? 1 : i == 1 ? 0 : i;
         const auto full = engine_.gather(groups_[swaps ? other : i]);
         if (due("exit")) std::exit(0);
+        if (due("busy")) std::this_thread::sleep_for(std::chrono::minutes(1));
       }
       for (std::size_t i = groups_.size(); i-- > 0;) {
         const auto full = engine_.gather(groups_[i]);
@@ -92,7 +93,7 @@ int main(int, char** arguments) {
   const Fault fault = {.kind = arguments[1],
                        .rank = std::stoi(arguments[2]),
                        .after = std::chrono::milliseconds(std::stoi(arguments[3]))};
-  const zero3::MpiOptions options = {.timeout = std::chrono::seconds(1),
+  const zero3::MpiOptions options = {.timeout = std::chrono::seconds(fault.kind == "busy" ? 5 : 1),
                                      .path = std::string(arguments[4]) == "messages"
                                                  ? zero3::MpiPath::kMessages
                                                  : zero3::MpiPath::kAuto};

@@ -90,7 +90,7 @@ TEST(ActivationStore, AShorterPassMovesLess) {
   }
 }
 
-// A disk's chunks: a tensor of more than two.
+// A disk's chunks: a tensor of more than are under way at once.
 TEST(ActivationStore, ALargeTensorPassesThroughSmallBuffers) {
   const TempDir dir;
   constexpr std::int64_t kLarge = (std::int64_t{9} << 20) / 4 + 3;

@@ -117,7 +117,7 @@ TEST_P(DiskQueues, AFailureIsThatOfItsSlotAlone) {
   EXPECT_EQ(queue_->finish(2), 0);
 }
 
-TEST_P(DiskQueues, WhatMovesInPartsMovesWhole) {
+TEST_P(DiskQueues, WhatFitsMovesBeforeTheErrorIsTold) {
   // A write that meets the limit writes what fits before it fails.
   Bytes bytes = pattern(6);
   {
