@@ -27,10 +27,10 @@ void enqueue_transfer(const char* name, Stream& stream, void* target, const void
   internal::enqueue(stream, {.name = name,
                              .run =
                                  [=] {
-                                   const auto begin = std::chrono::steady_clock::now();
+                                   // First, so that whoever reads the target before its time, or
+                                   // writes to the source, is seen.
+                                   if (least.count() > 0) std::this_thread::sleep_for(least);
                                    std::memcpy(target, source, size);
-                                   if (least.count() > 0)
-                                     std::this_thread::sleep_until(begin + least);
                                  },
                              .outputs = {{target, size}}});
 }

@@ -69,7 +69,7 @@ struct DeviceOptions {
   /// Size of a simulated device's memory.
   Bytes capacity{std::int64_t{1} << 34};
   /// Bytes a second at which a simulated device's copies from and to the host go, each on its own:
-  /// they sleep for the rest of their time. 0: as fast as memory.
+  /// they sleep that time, and copy at its end. 0: as fast as memory.
   Bytes host_link{0};
   /// Memory of kCpu comes from a file that the processes of this machine can map, so that their
   /// communicators read it in place (mpi_world.h). kCpuSim's always does.
