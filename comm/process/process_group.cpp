@@ -195,8 +195,8 @@ void ProcessGroup::await(const Call& call, int level) {
       if (level != kTurn && std::chrono::steady_clock::now() >= deadline) {
         const std::vector<int> absent = absent_from(call, level);
         // Of several that are absent most wait for another themselves, and have for longer: what
-        // they say names it.
-        const bool others_know = !far_.empty() && absent.size() > 1;
+        // they say names it. So does a near one that has arrived and waits for a far one's bytes.
+        const bool others_know = !far_.empty() && (absent.size() > 1 || level > 0);
         const auto limit = others_know ? deadline + kTimeOfALetter : deadline;
         if (std::chrono::steady_clock::now() >= limit) fail_late(call, level, absent);
       }
