@@ -1,7 +1,8 @@
 // A trainer of three groups that is a rank of MPI, until something goes wrong with it.
 //   rank_with_fault FAULT RANK MILLISECONDS auto|messages
-// FAULT strikes that rank so long after it has begun: kill, stop, exit, throw, fewer, swap; missing
-// strikes at once; none: says which of its machine it is, and a short training that ends well.
+// FAULT strikes that rank so long after it has begun: kill, stop, exit, throw, fewer, swap, busy
+// (it waits for longer than the others do); missing strikes at once; none: says which of its
+// machine it is, and a short training that ends well.
 #include <zero3/zero3.h>
 
 #include <chrono>
