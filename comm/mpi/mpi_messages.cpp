@@ -85,16 +85,20 @@ void MpiMessages::expect(int change) {
 
 void MpiMessages::carry(const std::function<void(const Letter&)>& deliver) {
   std::deque<std::pair<int, std::vector<std::byte>>> letters;
-  std::vector<std::shared_ptr<Transfer>> begun;
   {
     const std::scoped_lock lock(mutex_);
     letters.swap(letters_);
-    begun.swap(begun_);
+    waiting_.insert(waiting_.end(), begun_.begin(), begun_.end());
+    begun_.clear();
     if (std::exchange(news_, false)) last_news_ = Clock::now();
   }
   send_letters(letters);
-  for (auto& transfer : begun) start(std::move(transfer));
   receive_letters(deliver);
+  std::erase_if(waiting_, [this](const std::shared_ptr<Transfer>& transfer) {
+    const bool may = transfer->may_start();
+    if (may) start(transfer);
+    return may;
+  });
   std::erase_if(moving_, [this](Moving& moving) { return advance(moving); });
   std::erase_if(sent_, [](Sent& sent) {
     int done = 0;
@@ -186,7 +190,7 @@ void MpiMessages::pause(std::chrono::milliseconds longest) {
   }
   std::unique_lock lock(mutex_);
   std::chrono::microseconds time = longest;
-  if (moves || expecting_ > 0 || !sent_.empty()) {
+  if (moves || !waiting_.empty() || expecting_ > 0 || !sent_.empty()) {
     const auto since =
         std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - last_news_);
     time = std::min(time, std::clamp(since / 8, kShortestSleep, kLongestSleep));
@@ -205,7 +209,9 @@ void MpiMessages::stop() {
   const std::scoped_lock lock(mutex_);
   stopped_ = true;
   for (auto& transfer : begun_) transfer->close();
+  for (auto& transfer : waiting_) transfer->close();
   begun_.clear();
+  waiting_.clear();
   for (Moving& moving : moving_) moving.transfer->close();
   moving_.clear();
 }

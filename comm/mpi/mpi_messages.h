@@ -70,6 +70,7 @@ class MpiMessages final : public process::Messages {
   process::Letter incoming_;
   MPI_Request receiving_ = MPI_REQUEST_NULL;
   std::list<Sent> sent_;
+  std::deque<std::shared_ptr<process::Transfer>> waiting_;  ///< until they may start
   std::list<Moving> moving_;
   // Signs of life are no news: they come whatever happens.
   Clock::time_point last_news_ = Clock::now(), last_moved_ = last_news_;

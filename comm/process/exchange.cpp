@@ -17,6 +17,11 @@ constexpr std::size_t kAreaBytes = std::size_t{2} << 20;
 /// Below this a piece costs more to announce than to move.
 constexpr std::size_t kSmallestPiece = std::size_t{16} << 10;
 
+/// Of two pieces under way.
+std::size_t slot_of(std::int64_t number) {
+  return static_cast<std::size_t>(number % 2);
+}
+
 const std::byte* at(const void* data, std::int64_t element, DType dtype) {
   return static_cast<const std::byte*>(data) + element * size_of(dtype);
 }
@@ -32,6 +37,14 @@ Exchange::Exchange(Messages& messages, int channel, const std::vector<int>& memb
       far_(std::move(far)),
       piece_bytes_(std::max(kSmallestPiece, kAreaBytes / members.size() / 64 * 64)) {}
 
+void Exchange::prepare(const Step& step, const void* own, Transfer::MayStart may_start) {
+  if (step.place) {
+    begin_parts(step, own, std::move(may_start));
+  } else if (step.fold) {
+    begin_pieces(step, own, 0, may_start);
+  }
+}
+
 void Exchange::run(const Step& step, std::span<const void* const> sources, const Await& await) {
   if (step.place) keep_all(step, sources, await);
   if (step.fold) fold_all(step, sources, await);
@@ -45,17 +58,15 @@ void Exchange::give_up() noexcept {
 }
 
 void Exchange::begin(std::size_t slot, std::shared_ptr<Transfer> transfer) {
-  under_way_[slot] = std::move(transfer);
-  if (under_way_[slot]->complete()) {
-    under_way_[slot]->close();
+  if (transfer->complete()) {
+    transfer->close();
   } else {
-    messages_.begin(under_way_[slot]);
+    messages_.begin(transfer);
   }
+  under_way_[slot] = std::move(transfer);
 }
 
-void Exchange::keep_all(const Step& step, std::span<const void* const> sources,
-                        const Await& await) {
-  const void* own = sources[static_cast<std::size_t>(rank_)];
+void Exchange::begin_parts(const Step& step, const void* own, Transfer::MayStart may_start) {
   const bool narrows = step.wire != step.dtype;
   // Every reader gets the same, so it is rounded once, in its place here, and sent from there.
   if (narrows) keep(step, rank_, rank_, own);
@@ -69,7 +80,14 @@ void Exchange::keep_all(const Step& step, std::span<const void* const> sources,
     if (in.count == 0) continue;
     receives.push_back({in_world(peer), step.place(peer), in.count * size_of(step.wire)});
   }
-  begin(0, std::make_shared<Transfer>(channel_, std::move(sends), std::move(receives)));
+  begin(0, std::make_shared<Transfer>(channel_, std::move(sends), std::move(receives),
+                                      std::move(may_start)));
+}
+
+void Exchange::keep_all(const Step& step, std::span<const void* const> sources,
+                        const Await& await) {
+  if (!under_way_[0]) begin_parts(step, sources[static_cast<std::size_t>(rank_)], nullptr);
+  const bool narrows = step.wire != step.dtype;
   for (std::size_t peer = 0; peer < sources.size(); ++peer) {
     const int owner = static_cast<int>(peer);
     const bool done = narrows && owner == rank_;
@@ -79,22 +97,32 @@ void Exchange::keep_all(const Step& step, std::span<const void* const> sources,
   under_way_[0].reset();
 }
 
-void Exchange::fold_all(const Step& step, std::span<const void* const> sources,
-                        const Await& await) {
+std::int64_t Exchange::pieces_of(const Step& step) const {
   std::int64_t most = step.range(rank_, rank_).count;
   for (const int peer : far_) most = std::max(most, step.range(peer, rank_).count);
-  const std::int64_t pieces =
-      div_ceil(most * size_of(step.dtype), static_cast<std::int64_t>(piece_bytes_));
+  return div_ceil(most * size_of(step.dtype), static_cast<std::int64_t>(piece_bytes_));
+}
+
+void Exchange::fold_all(const Step& step, std::span<const void* const> sources,
+                        const Await& await) {
+  const std::int64_t pieces = pieces_of(step);
   const void* own = sources[static_cast<std::size_t>(rank_)];
-  // One piece moves while the one before is folded.
-  for (std::int64_t number = 0; number <= pieces; ++number) {
-    const auto slot = static_cast<std::size_t>(number % 2);
-    if (number < pieces) begin(slot, begin_piece(step, own, number));
-    if (number == 0) continue;
-    await(*under_way_[1 - slot]);
-    fold_piece(step, sources, number - 1);
+  for (std::int64_t number = 0; number < pieces; ++number) {
+    begin_pieces(step, own, number, nullptr);
+    std::shared_ptr<Transfer>& transfer = under_way_[slot_of(number)];
+    await(*transfer);
+    transfer.reset();
+    fold_piece(step, sources, number);
   }
-  under_way_ = {};
+}
+
+void Exchange::begin_pieces(const Step& step, const void* own, std::int64_t first,
+                            const Transfer::MayStart& may_start) {
+  // One piece moves while the one before is folded.
+  const std::int64_t end = std::min(pieces_of(step), first + 2);
+  for (std::int64_t number = first; number < end; ++number) {
+    if (!under_way_[slot_of(number)]) begin_piece(step, own, number, may_start);
+  }
 }
 
 namespace {
@@ -107,10 +135,10 @@ Range piece_of(const Range& whole, std::int64_t number, std::int64_t length) {
 
 }  // namespace
 
-std::shared_ptr<Transfer> Exchange::begin_piece(const Step& step, const void* source,
-                                                std::int64_t number) {
+void Exchange::begin_piece(const Step& step, const void* own, std::int64_t number,
+                           Transfer::MayStart may_start) {
   const std::int64_t length = static_cast<std::int64_t>(piece_bytes_) / size_of(step.dtype);
-  const int slot = static_cast<int>(number % 2);
+  const auto slot = static_cast<int>(slot_of(number));
   const Range in = piece_of(step.range(rank_, rank_), number, length);
   std::vector<Transfer::Send> sends;
   std::vector<Transfer::Receive> receives;
@@ -119,7 +147,7 @@ std::shared_ptr<Transfer> Exchange::begin_piece(const Step& step, const void* so
     const Range theirs = step.range(far_[i], rank_);
     const Range out = piece_of(theirs, number, length);
     if (out.count > 0) {
-      const std::byte* data = at(source, theirs.begin + out.begin, step.dtype);
+      const std::byte* data = at(own, theirs.begin + out.begin, step.dtype);
       if (step.wire != step.dtype) {
         std::byte* rounded = staging(kOutgoing0 + slot, i);
         collective::narrow(rounded, step.wire, reinterpret_cast<const float*>(data), out.count);
@@ -130,7 +158,8 @@ std::shared_ptr<Transfer> Exchange::begin_piece(const Step& step, const void* so
     if (in.count == 0) continue;
     receives.push_back({peer, staging(kLanding0 + slot, i), in.count * size_of(step.wire)});
   }
-  return std::make_shared<Transfer>(channel_, std::move(sends), std::move(receives));
+  begin(slot_of(number), std::make_shared<Transfer>(channel_, std::move(sends), std::move(receives),
+                                                    std::move(may_start)));
 }
 
 void Exchange::fold_piece(const Step& step, std::span<const void* const> sources,
@@ -144,7 +173,7 @@ void Exchange::fold_piece(const Step& step, std::span<const void* const> sources
     parts.push_back(source == nullptr ? nullptr : at(source, own.begin + piece.begin, step.dtype));
   }
   for (std::size_t i = 0; i < far_.size(); ++i) {
-    const std::byte* landed = staging(kLanding0 + static_cast<int>(number % 2), i);
+    const std::byte* landed = staging(kLanding0 + static_cast<int>(slot_of(number)), i);
     if (step.wire != step.dtype) {
       std::byte* widened = staging(kWidened, i);
       collective::widen(reinterpret_cast<float*>(widened), landed, step.wire, piece.count);

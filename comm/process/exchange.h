@@ -25,6 +25,9 @@ class Exchange {
   Exchange(Messages& messages, int channel, const std::vector<int>& members, int rank,
            std::vector<int> far);
 
+  /// Begins what run() of the same step would begin with, to start once it may: so that the thread
+  /// that carries messages need not ask this one in between.
+  void prepare(const collective::Step& step, const void* own, Transfer::MayStart may_start);
   /// sources[r] is where rank r's memory is; null for those that are far.
   void run(const collective::Step& step, std::span<const void* const> sources, const Await& await);
   /// After a failure of the world: nothing touches the memory of the step any more.
@@ -35,8 +38,13 @@ class Exchange {
                 const Await& await);
   void fold_all(const collective::Step& step, std::span<const void* const> sources,
                 const Await& await);
-  [[nodiscard]] std::shared_ptr<Transfer> begin_piece(const collective::Step& step,
-                                                      const void* source, std::int64_t number);
+  void begin_parts(const collective::Step& step, const void* own, Transfer::MayStart may_start);
+  [[nodiscard]] std::int64_t pieces_of(const collective::Step& step) const;
+  /// The pieces `first` and after it, as far as they have room and are not under way.
+  void begin_pieces(const collective::Step& step, const void* own, std::int64_t first,
+                    const Transfer::MayStart& may_start);
+  void begin_piece(const collective::Step& step, const void* own, std::int64_t number,
+                   Transfer::MayStart may_start);
   void fold_piece(const collective::Step& step, std::span<const void* const> sources,
                   std::int64_t number);
   void begin(std::size_t slot, std::shared_ptr<Transfer> transfer);
@@ -52,7 +60,7 @@ class Exchange {
   std::vector<int> far_;
   std::size_t piece_bytes_;
   std::vector<std::byte> staging_;
-  std::array<std::shared_ptr<Transfer>, 2> under_way_;
+  std::array<std::shared_ptr<Transfer>, 2> under_way_;  ///< pieces by their slot
 };
 
 }  // namespace zero3::process

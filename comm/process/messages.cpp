@@ -9,10 +9,12 @@ std::size_t Letter::bytes() const {
   return offsetof(Letter, text) + text_bytes;
 }
 
-Transfer::Transfer(int channel_number, std::vector<Send> to_send, std::vector<Receive> to_receive)
+Transfer::Transfer(int channel_number, std::vector<Send> to_send, std::vector<Receive> to_receive,
+                   MayStart may_start_if)
     : channel(channel_number),
       sends(std::move(to_send)),
       receives(std::move(to_receive)),
+      may_start_(std::move(may_start_if)),
       moved_(sends.size() + receives.size()),
       left_(moved_.size()) {}
 

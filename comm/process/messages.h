@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -50,12 +51,19 @@ class Transfer {
     std::int64_t bytes;
   };
 
-  Transfer(int channel_number, std::vector<Send> to_send, std::vector<Receive> to_receive);
+  /// Whether the ranks it is for have come to it, and agree. Asked by who carries it, whenever
+  /// letters have come; stays true.
+  using MayStart = std::function<bool()>;
+
+  /// Starts at once where `may_start_if` is empty.
+  Transfer(int channel_number, std::vector<Send> to_send, std::vector<Receive> to_receive,
+           MayStart may_start_if = nullptr);
 
   const int channel;
   const std::vector<Send> sends;
   const std::vector<Receive> receives;
 
+  [[nodiscard]] bool may_start() const { return !may_start_ || may_start_(); }
   /// Part `i` has moved, sends first.
   void moved(std::size_t i);
   /// Its memory is touched no more; wakes who sleeps.
@@ -68,6 +76,7 @@ class Transfer {
   void sleep(std::chrono::milliseconds longest);
 
  private:
+  MayStart may_start_;
   std::vector<std::atomic<bool>> moved_;
   std::atomic<std::size_t> left_;
   std::atomic<std::uint32_t> open_{1};
@@ -82,8 +91,8 @@ class Messages {
 
   /// Brings the letter to ProcessWorld::receive of that rank, in order of telling.
   virtual void tell(int rank, const Letter& letter) = 0;
-  /// Closes the transfer when all of its parts have moved. Its memory stays valid until it is
-  /// closed.
+  /// Starts the transfer when it may, and closes it when all of its parts have moved. Its memory
+  /// stays valid until it is closed. Transfers of a channel may start in the order of their begin.
   virtual void begin(std::shared_ptr<Transfer> transfer) = 0;
   /// After a failure of the world: closes it as it is. Returns when it is closed.
   virtual void give_up(Transfer& transfer) noexcept = 0;

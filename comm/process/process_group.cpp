@@ -107,6 +107,16 @@ void ProcessGroup::arrive(const Call& call) {
                                   .progress = base(call.sequence) + 1,
                                   .notice = notice});
   }
+  if (!exchange_ || call.steps.empty()) return;
+  exchange_->prepare(call.steps[0], call.source,
+                     [this, call = &call] { return far_ranks_agree(*call); });
+}
+
+bool ProcessGroup::far_ranks_agree(const Call& call) const {
+  const Notice& own = notice_of(rank_, call);
+  return std::all_of(far_.begin(), far_.end(), [&](int rank) {
+    return reached(rank, call, 0) && notice_of(rank, call).agrees_with(own);
+  });
 }
 
 void ProcessGroup::work(const Call& call, int step) {
@@ -165,6 +175,8 @@ void ProcessGroup::skip(const Call& call, const std::exception_ptr& error) noexc
   } catch (...) {
     world_->abort(in_world(rank_), "its stream has failed");
   }
+  // What it has prepared is its own, and of no other call, from its arrival on.
+  if (exchange_ && reached(rank_, call, 0)) exchange_->give_up();
 }
 
 bool ProcessGroup::passed(const Call& call, int level) {

@@ -19,7 +19,8 @@ using collective::Call;
 /// Ranks that are processes ([Note: levels] in group.h); for the tasks of one rank.
 ///
 /// Memory of near ranks is read in place. What far ranks read is sent to them within the step, so
-/// they have passed all levels but the first as soon as they have arrived.
+/// they have passed all levels but the first as soon as they have arrived. What the first step
+/// sends is handed over on arrival, and starts by itself when they have arrived as well.
 ///
 /// A seat's progress is 4 · sequence + what the rank has done of that collective: 1 it has arrived,
 /// 2 and 3 it has done the first and the second step, 4 it has departed. A rank has passed a level
@@ -47,6 +48,7 @@ class ProcessGroup final : public collective::Group {
   /// Whether rank `rank` of the group has got as far as the level.
   [[nodiscard]] bool reached(int rank, const Call& call, int level) const;
   [[nodiscard]] std::vector<int> absent_from(const Call& call, int level) const;
+  [[nodiscard]] bool far_ranks_agree(const Call& call) const;
   void find_sources(const Call& call);
   /// Returns when the transfer is complete.
   void await_transfer(const Call& call, int step, Transfer& transfer);

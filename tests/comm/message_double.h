@@ -42,6 +42,16 @@ class MessageDouble {
     const std::scoped_lock lock(mutex_);
     stalled_ = true;
   }
+  /// Transfers whose memory may be touched yet.
+  [[nodiscard]] std::size_t under_way() {
+    const std::scoped_lock lock(mutex_);
+    std::size_t count = 0;
+    for (const auto& [rank, waiting] : waiting_) count += waiting.size();
+    for (const auto* lines : {&sends_, &receives_}) {
+      for (const auto& [line, parts] : *lines) count += parts.size();
+    }
+    return count;
+  }
   /// Bytes that have reached the rank.
   [[nodiscard]] std::int64_t received(int rank) {
     const std::scoped_lock lock(mutex_);
@@ -79,10 +89,22 @@ class MessageDouble {
     if (!world) return;
     std::deque<process::Letter>& letters = letters_[to];
     for (; !letters.empty(); letters.pop_front()) world->receive(letters.front());
+    start_waiting(to);
   }
   void begin(int rank, const std::shared_ptr<process::Transfer>& transfer) {
     const std::scoped_lock lock(mutex_);
+    waiting_[rank].push_back(transfer);
+    start_waiting(rank);
+  }
+  void start_waiting(int rank) {
     if (cut_ || stalled_) return;
+    std::erase_if(waiting_[rank], [&](const std::shared_ptr<process::Transfer>& transfer) {
+      const bool may = transfer->may_start();
+      if (may) start(rank, transfer);
+      return may;
+    });
+  }
+  void start(int rank, const std::shared_ptr<process::Transfer>& transfer) {
     std::size_t index = 0;
     for (const auto& send : transfer->sends) {
       const Line line{transfer->channel, rank, send.rank};
@@ -118,6 +140,9 @@ class MessageDouble {
         std::erase_if(parts, [&](const Part& part) { return part.transfer.get() == &transfer; });
       }
     }
+    for (auto& [rank, waiting] : waiting_) {
+      std::erase_if(waiting, [&](const auto& other) { return other.get() == &transfer; });
+    }
     transfer.close();
   }
 
@@ -125,6 +150,7 @@ class MessageDouble {
   std::vector<std::unique_ptr<End>> ends_;
   std::vector<std::weak_ptr<process::ProcessWorld>> worlds_;
   std::map<int, std::deque<process::Letter>> letters_;
+  std::map<int, std::deque<std::shared_ptr<process::Transfer>>> waiting_;  ///< until they may start
   std::map<Line, std::deque<Part>> sends_, receives_;
   std::map<int, std::int64_t> received_;
   bool cut_ = false, stalled_ = false;

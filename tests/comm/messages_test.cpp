@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <array>
+#include <barrier>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -100,13 +102,16 @@ TEST(Messages, FoldLargeSumsPieceByPiece) {
 }
 
 TEST(Messages, ACutLinkIsNamedWithWhoWasWaitedFor) {
-  const std::string error = message_of<CommError>([] {
+  // The link is cut when all have left the barrier, and not while some of its letters are told.
+  std::barrier all(3);
+  const std::string error = message_of<CommError>([&] {
     run_over_messages(
         3, 2,
-        [](Rank& r, MessageDouble& messages) {
+        [&](Rank& r, MessageDouble& messages) {
           one_of_each(r, 10);
           r.communicator->barrier("cut", *r.stream);
           r.stream->synchronize();
+          all.arrive_and_wait();
           messages.cut();
           const Buffer shard = r.upload(pattern(r.rank, 100)), full = r.allocate(300);
           r.communicator->all_gather(full.view(), shard.view(), "w", *r.stream);
@@ -148,6 +153,52 @@ TEST(Messages, ATransferThatStallsIsNamedToo) {
         300ms);
   });
   EXPECT_TRUE(contains(error, {"all_gather of 'w' (800 bytes): rank ", " not done after 300 ms"}));
+}
+
+// It is handed over on arrival, and would be started by the letter that comes too late.
+TEST(Messages, ACallThatFailsLeavesNoTransferBehind) {
+  std::size_t under_way = 1;
+  const std::string error = message_of<CommError>([&] {
+    run_over_messages(
+        2, 1,
+        [&](Rank& r, MessageDouble& messages) {
+          if (r.rank == 1) {
+            std::this_thread::sleep_for(500ms);
+            return;
+          }
+          const Buffer shard = r.upload(pattern(r.rank, 100)), full = r.allocate(200);
+          r.communicator->all_gather(full.view(), shard.view(), "w", *r.stream);
+          try {
+            r.stream->synchronize();
+          } catch (...) {
+            under_way = messages.under_way();
+            throw;
+          }
+        },
+        200ms);
+  });
+  EXPECT_TRUE(contains(error, {"all_gather of 'w' (800 bytes): ", " absent after 200 ms"}));
+  EXPECT_EQ(under_way, 0U);
+}
+
+TEST(Messages, RanksThatDisagreeSendNoBytes) {
+  std::array<std::int64_t, 2> received = {-1, -1};
+  const std::string error = message_of<CommError>([&] {
+    run_over_messages(2, 1, [&](Rank& r, MessageDouble& messages) {
+      const std::int64_t count = 100 + r.rank;
+      const Buffer shard = r.upload(pattern(r.rank, count)), full = r.allocate(2 * count);
+      r.communicator->all_gather(full.view(), shard.view(), "w", *r.stream);
+      try {
+        r.stream->synchronize();
+      } catch (...) {
+        received[static_cast<std::size_t>(r.rank)] = messages.received(r.rank);
+        throw;
+      }
+    });
+  });
+  EXPECT_TRUE(contains(error, {"all_gather of 'w' (800 bytes)", "(808 bytes)"}));
+  EXPECT_EQ(received[0], 0);
+  EXPECT_EQ(received[1], 0);
 }
 
 TEST(Messages, AFailureReachesFarRanksInItsOwnWords) {
