@@ -52,7 +52,7 @@ class Transfer {
   };
 
   /// Whether the ranks it is for have come to it, and agree. Asked by who carries it, whenever
-  /// letters have come; stays true.
+  /// letters have come, and no more once it is closed; stays true.
   using MayStart = std::function<bool()>;
 
   /// Starts at once where `may_start_if` is empty.
@@ -92,7 +92,8 @@ class Messages {
   /// Brings the letter to ProcessWorld::receive of that rank, in order of telling.
   virtual void tell(int rank, const Letter& letter) = 0;
   /// Starts the transfer when it may, and closes it when all of its parts have moved. Its memory
-  /// stays valid until it is closed. Transfers of a channel may start in the order of their begin.
+  /// stays valid until it is closed. Of two of a channel the earlier may start whenever the
+  /// later may.
   virtual void begin(std::shared_ptr<Transfer> transfer) = 0;
   /// After a failure of the world: closes it as it is. Returns when it is closed.
   virtual void give_up(Transfer& transfer) noexcept = 0;
