@@ -74,7 +74,7 @@ struct Board::Layout {
   enum : std::uint32_t { kFine, kFailing, kFailed };
   struct alignas(64) Process {
     std::atomic<std::int32_t> number;
-    std::atomic<std::uint32_t> gone;
+    std::atomic<std::uint32_t> gone, waits;
   };
 
   std::uint64_t nonce;
@@ -150,6 +150,10 @@ std::atomic<std::int32_t>& Board::process(int rank) {
 
 std::atomic<std::uint32_t>& Board::gone(int rank) {
   return Layout::process(data_, rank).gone;
+}
+
+std::atomic<std::uint32_t>& Board::waits(int rank) {
+  return Layout::process(data_, rank).waits;
 }
 
 bool Board::fail(const collective::Failure& failure) noexcept {

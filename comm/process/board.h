@@ -76,6 +76,8 @@ class Board {
   [[nodiscard]] std::atomic<std::int32_t>& process(int rank);
   /// Set by a rank that ends in peace: its death is none.
   [[nodiscard]] std::atomic<std::uint32_t>& gone(int rank);
+  /// Operations in which the rank has waited for others for long (Wait).
+  [[nodiscard]] std::atomic<std::uint32_t>& waits(int rank);
 
   /// Keeps the first; whether this is it.
   bool fail(const collective::Failure& failure) noexcept;

@@ -17,6 +17,7 @@ struct Letter {
   enum class Kind : std::uint32_t {
     kArrived,  ///< channel, progress, notice
     kLeft,     ///< channel, left, issued: the rank's part in a communicator has ended
+    kWaits,    ///< waits: operations in which the rank has waited for long
     kAlive,    ///< the rank's process runs, whatever the rank is in
     kGone,     ///< the rank ends in peace
     kFailed    ///< culprit, names_operation, text: the world has failed
@@ -28,7 +29,7 @@ struct Letter {
 
   Kind kind = Kind::kGone;
   std::int32_t from = 0, channel = 0;
-  std::uint32_t progress = 0, left = 0;
+  std::uint32_t progress = 0, left = 0, waits = 0;
   std::int32_t culprit = -1;
   std::uint32_t names_operation = 0, text_bytes = 0;
   std::int64_t issued = 0;

@@ -8,6 +8,7 @@
 
 #include <zero3/internal/shared_place.h>
 #include "group_communicator.h"
+#include "process/wait.h"
 
 namespace zero3::process {
 namespace {
@@ -20,9 +21,6 @@ constexpr std::chrono::milliseconds kSlice{50};
 constexpr std::uint32_t base(std::int64_t sequence) {
   return static_cast<std::uint32_t>(sequence * 4);
 }
-
-/// For a letter that is on its way.
-constexpr std::chrono::milliseconds kTimeOfALetter{200};
 
 /// Letters are looked for often as long as it lives.
 class Expecting {
@@ -152,12 +150,10 @@ void ProcessGroup::find_sources(const Call& call) {
 }
 
 void ProcessGroup::await_transfer(const Call& call, int step, Transfer& transfer) {
-  const auto deadline = std::chrono::steady_clock::now() + world_->timeout();
+  Wait wait(*world_);
   while (transfer.open()) {
     throw_if_failed(call);
-    if (std::chrono::steady_clock::now() >= deadline) {
-      fail_late(call, step + 1, transfer.missing());
-    }
+    if (wait.is_late()) fail_late(call, step + 1, wait.overdue(transfer.missing()));
     world_->waits_in(channel_, full_name(call));
     transfer.sleep(kSlice);
   }
@@ -192,7 +188,7 @@ bool ProcessGroup::passed(const Call& call, int level) {
 
 void ProcessGroup::await(const Call& call, int level) {
   const Expecting expecting(far_.empty() || level != 0 ? nullptr : world_->messages());
-  const auto deadline = std::chrono::steady_clock::now() + world_->timeout();
+  Wait wait(*world_);
   bool waits = false;
   const auto wait_for = [&](int rank) {
     Seat& peer = seat(rank);
@@ -204,13 +200,8 @@ void ProcessGroup::await(const Call& call, int level) {
       world_->check_processes();
       throw_if_failed(call);
       // A turn has no limit of its own: a peer that waits for this rank has one.
-      if (level != kTurn && std::chrono::steady_clock::now() >= deadline) {
-        const std::vector<int> absent = absent_from(call, level);
-        // Of several that are absent most wait for another themselves, and have for longer: what
-        // they say names it. So does a near one that has arrived and waits for a far one's bytes.
-        const bool others_know = !far_.empty() && (absent.size() > 1 || level > 0);
-        const auto limit = others_know ? deadline + kTimeOfALetter : deadline;
-        if (std::chrono::steady_clock::now() >= limit) fail_late(call, level, absent);
+      if (level != kTurn && wait.is_late()) {
+        fail_late(call, level, wait.overdue(absent_from(call, level)));
       }
       sleep_on(peer.progress, seen, kSlice);
     }
@@ -226,9 +217,10 @@ void ProcessGroup::await(const Call& call, int level) {
   if (level == 0) check_agreement(call);
 }
 
-void ProcessGroup::fail_late(const Call& call, int level, const std::vector<int>& absent) {
-  Failure failure = too_late(call, level, absent, world_->timeout());
-  for (const int rank : absent) failure.message += world_->state_of(rank);
+void ProcessGroup::fail_late(const Call& call, int level, const std::vector<int>& overdue) {
+  if (overdue.empty()) return;
+  Failure failure = too_late(call, level, overdue, world_->timeout());
+  for (const int rank : overdue) failure.message += world_->state_of(rank);
   fail(call, failure);
 }
 

@@ -58,7 +58,8 @@ class ProcessGroup final : public collective::Group {
   void check_left(const Call& call, int rank);
   void throw_if_failed(const Call& call);
   [[noreturn]] void fail(const Call& call, const collective::Failure& failure);
-  [[noreturn]] void fail_late(const Call& call, int level, const std::vector<int>& absent);
+  /// Where `overdue` is empty there is time yet.
+  void fail_late(const Call& call, int level, const std::vector<int>& overdue);
 
   std::shared_ptr<ProcessWorld> world_;
   int channel_;

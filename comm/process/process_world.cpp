@@ -67,7 +67,7 @@ bool ProcessWorld::is_far(int rank) const {
 }
 
 Seat& ProcessWorld::seat(int channel, int rank) {
-  return (is_far(rank) ? *far_board_ : *board_).seat(channel, rank);
+  return board_of(rank).seat(channel, rank);
 }
 
 void ProcessWorld::beat() {
@@ -86,6 +86,9 @@ void ProcessWorld::receive(const Letter& letter) {
       seat.issued = letter.issued;
       seat.left.store(letter.left, std::memory_order_release);
       break;
+    case Letter::Kind::kWaits:
+      far_board_->waits(letter.from).store(letter.waits);
+      return;
     case Letter::Kind::kAlive:
       return;
     case Letter::Kind::kGone:
@@ -133,13 +136,13 @@ void ProcessWorld::leave() {
 
 bool ProcessWorld::all_left() {
   for (int rank = 0; rank < size(); ++rank) {
-    if (gone(rank).load() == 0) return false;
+    if (board_of(rank).gone(rank).load() == 0) return false;
   }
   return true;
 }
 
-std::atomic<std::uint32_t>& ProcessWorld::gone(int rank) {
-  return (is_far(rank) ? *far_board_ : *board_).gone(rank);
+Board& ProcessWorld::board_of(int rank) const {
+  return is_far(rank) ? *far_board_ : *board_;
 }
 
 void ProcessWorld::know_processes(const std::vector<std::int32_t>& numbers) {
@@ -153,16 +156,34 @@ void ProcessWorld::check_processes() {
   const std::scoped_lock lock(mutex_);
   for (int rank = 0; rank < size(); ++rank) {
     const int number = board_->process(rank).load();
-    if (number == 0 || number == getpid() || gone(rank).load() != 0) continue;
+    const std::atomic<std::uint32_t>& gone = board_of(rank).gone(rank);
+    if (number == 0 || number == getpid() || gone.load() != 0) continue;
     int& process = processes_[static_cast<std::size_t>(rank)];
     if (process < 0) process = static_cast<int>(syscall(SYS_pidfd_open, number, 0));
     pollfd ended = {.fd = process, .events = POLLIN, .revents = 0};
     const bool dead = process < 0 ? errno == ESRCH : poll(&ended, 1, 0) == 1;
     // It may have left in peace since.
-    if (dead && gone(rank).load() == 0) {
+    if (dead && gone.load() == 0) {
       fail({.message = concat("rank ", rank, " has died (process ", number, ")"), .culprit = rank});
     }
   }
+}
+
+void ProcessWorld::waits_long(int change) noexcept {
+  try {
+    const std::scoped_lock lock(mutex_);
+    std::atomic<std::uint32_t>& waits = board_->waits(rank_);
+    waits.store(waits.load() + static_cast<std::uint32_t>(change));
+    // After a failure nobody asks.
+    if (messages_ == nullptr || board_->failed()) return;
+    tell_far_ranks({.kind = Letter::Kind::kWaits, .waits = waits.load()});
+  } catch (...) {
+    // No memory for a letter: others may name this rank as well.
+  }
+}
+
+bool ProcessWorld::waits_itself(int rank) const {
+  return board_of(rank).waits(rank).load() > 0 && standstill_of(rank).empty();
 }
 
 void ProcessWorld::waits_in(int channel, std::string operation) {
@@ -193,6 +214,11 @@ std::string ProcessWorld::own_words(const collective::Failure& failure) const {
 }
 
 std::string ProcessWorld::state_of(int rank) const {
+  if (waits_itself(rank)) return concat(" (rank ", rank, " waits itself)");
+  return standstill_of(rank);
+}
+
+std::string ProcessWorld::standstill_of(int rank) const {
   const int number = board_->process(rank).load();
   if (number != 0 && is_stopped(number)) {
     return concat(" (rank ", rank, " is stopped, process ", number, ')');

@@ -62,6 +62,11 @@ class ProcessWorld {
   void know_processes(const std::vector<std::int32_t>& numbers);
   /// Fails the world if a known process has ended without leaving. Cheap; for any thread.
   void check_processes();
+  /// This rank has waited in one operation more (+1) or less (-1) for so long that others, who run
+  /// out of time as well, shall not take it for the cause.
+  void waits_long(int change) noexcept;
+  /// Whether the rank runs, and is in such a wait.
+  [[nodiscard]] bool waits_itself(int rank) const;
   /// What this rank waits in, of one communicator; for its own line about a failure.
   void waits_in(int channel, std::string operation);
   void waits_no_more(int channel);
@@ -70,8 +75,8 @@ class ProcessWorld {
   /// The failure as this rank tells it: with what it waited in, where the failure names none.
   [[nodiscard]] std::string own_words(const collective::Failure& failure) const;
 
-  /// " (rank 1 is stopped, process 4711)", " (no sign of life of rank 1 for 12 s)" where that
-  /// explains why a rank is absent.
+  /// " (rank 1 is stopped, process 4711)", " (no sign of life of rank 1 for 12 s)", " (rank 1 waits
+  /// itself)" where that explains why a rank is absent.
   [[nodiscard]] std::string state_of(int rank) const;
 
   /// Where this process finds the memory that a peer's notice names. Throws CommError if it cannot
@@ -92,7 +97,9 @@ class ProcessWorld {
 
   using Clock = std::chrono::steady_clock;
 
-  [[nodiscard]] std::atomic<std::uint32_t>& gone(int rank);
+  [[nodiscard]] Board& board_of(int rank) const;
+  /// Empty: nothing keeps its process from running, as far as is known.
+  [[nodiscard]] std::string standstill_of(int rank) const;
   void tell_far_ranks(const Letter& letter);
 
   std::unique_ptr<Board> board_;

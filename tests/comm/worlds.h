@@ -67,16 +67,19 @@ class ProcessWorlds {
     }
   }
 
-  [[nodiscard]] std::unique_ptr<Communicator> end(int rank) {
+  [[nodiscard]] std::shared_ptr<process::ProcessWorld> world(int rank) {
     const process::Board& board = *boards_[static_cast<std::size_t>(rank / near_)];
     std::vector<bool> far(static_cast<std::size_t>(ranks_));
     for (int peer = 0; peer < ranks_; ++peer)
       far[static_cast<std::size_t>(peer)] = peer / near_ != rank / near_;
-    const auto world = std::make_shared<process::ProcessWorld>(
+    auto world = std::make_shared<process::ProcessWorld>(
         std::make_unique<process::Board>(board.path(), ranks_), rank, timeout_, std::move(far),
         &messages.end(rank));
     messages.connect(rank, world);
-    return process::make_process_communicator(world);
+    return world;
+  }
+  [[nodiscard]] std::unique_ptr<Communicator> end(int rank) {
+    return process::make_process_communicator(world(rank));
   }
 
  private:
