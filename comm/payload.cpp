@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
 #ifdef __SSE2__
-#include <emmintrin.h>
+#include <immintrin.h>
 #endif
 
 #include <zero3/error.h>
@@ -58,6 +59,29 @@ void narrow_block(Half* __restrict target, const float* __restrict source, std::
   for (std::int64_t i = 0; i < count; ++i) target[i] = Half(source[i]);
 }
 
+#if defined(__AVX512BF16__) && defined(__AVX512DQ__)
+/// Three quarters of the time of the loop that compilers make of the above.
+void narrow_block(BFloat16* __restrict target, const float* __restrict source, std::int64_t count) {
+  constexpr std::int64_t kStep = 32;
+  constexpr int kSubnormal = 0x20;
+  std::int64_t i = 0;
+  for (; i + kStep <= count; i += kStep) {
+    const __m512 low = _mm512_loadu_ps(source + i);
+    const __m512 high = _mm512_loadu_ps(source + i + kStep / 2);
+    const auto subnormal = _mm512_kor(_mm512_fpclass_ps_mask(low, kSubnormal),
+                                      _mm512_fpclass_ps_mask(high, kSubnormal));
+    if (subnormal != 0) {
+      // The instruction takes them for zeros.
+      narrow_block<BFloat16>(target + i, source + i, kStep);
+    } else {
+      const __m512bh both = _mm512_cvtne2ps_pbh(high, low);
+      _mm512_storeu_si512(target + i, std::bit_cast<__m512i>(both));
+    }
+  }
+  narrow_block<BFloat16>(target + i, source + i, count - i);
+}
+#endif
+
 template <class Half>
 void narrow_to(Half* target, const float* source, std::int64_t count) {
   if (count * static_cast<std::int64_t>(sizeof(Half)) < kPastCache) {
@@ -79,29 +103,45 @@ void widen_from(float* __restrict target, const Half* __restrict source, std::in
   for (std::int64_t i = 0; i < count; ++i) target[i] = static_cast<float>(source[i]);
 }
 
-template <class Wire>
-void replace(float* __restrict accumulator, const float* __restrict source, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) accumulator[i] = rounded<Wire>(source[i]);
+/// accumulator = [accumulator +] a + b, from left to right.
+template <class Wire, Into into>
+void take(float* __restrict accumulator, const float* a, const float* b, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float value = rounded<Wire>(a[i]);
+    const float sum = into == Into::kReplace ? value : accumulator[i] + value;
+    accumulator[i] = sum + rounded<Wire>(b[i]);
+  }
 }
 
-template <class Wire>
-void add(float* __restrict accumulator, const float* __restrict source, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) accumulator[i] += rounded<Wire>(source[i]);
+/// accumulator = [accumulator +] a
+template <class Wire, Into into>
+void take(float* __restrict accumulator, const float* a, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float value = rounded<Wire>(a[i]);
+    accumulator[i] = into == Into::kReplace ? value : accumulator[i] + value;
+  }
 }
 
-/// Elements [begin, begin + length) of the sum, into `block`.
+template <class Wire, Into into>
+void take_one_or_two(float* block, std::span<const void* const> contributions, std::int64_t begin,
+                     std::int64_t length) {
+  const float* a = static_cast<const float*>(contributions[0]) + begin;
+  if (contributions.size() == 1) return take<Wire, into>(block, a, length);
+  take<Wire, into>(block, a, static_cast<const float*>(contributions[1]) + begin, length);
+}
+
+/// Elements [begin, begin + length) of the sum, into `block`. A pass over it for each contribution
+/// instead of each two takes a sixth longer.
 template <class Wire>
 void fold_block(float* block, std::span<const void* const> contributions, std::int64_t begin,
                 std::int64_t length, Into into) {
-  bool replaces = into == Into::kReplace;
-  for (const void* contribution : contributions) {
-    const float* source = static_cast<const float*>(contribution) + begin;
-    if (replaces) {
-      replace<Wire>(block, source, length);
+  for (std::size_t i = 0; i < contributions.size(); i += 2) {
+    const auto next = contributions.subspan(i, std::min<std::size_t>(2, contributions.size() - i));
+    if (i == 0 && into == Into::kReplace) {
+      take_one_or_two<Wire, Into::kReplace>(block, next, begin, length);
     } else {
-      add<Wire>(block, source, length);
+      take_one_or_two<Wire, Into::kAccumulate>(block, next, begin, length);
     }
-    replaces = false;
   }
 }
 
