@@ -4,6 +4,10 @@
 
 namespace zero3::collective {
 
+std::string waits_itself(int rank) {
+  return concat(" (rank ", rank, " waits itself)");
+}
+
 std::string text_of(std::chrono::milliseconds duration) {
   if (duration.count() % 1000 == 0) return concat(duration.count() / 1000, " s");
   return concat(duration.count(), " ms");

@@ -16,6 +16,13 @@ struct Failure {
   bool names_operation = false;
 };
 
+/// Where one rank stands still, those that wait for it are waited for by others, and all run out of
+/// time together; who does names only ranks that do not wait themselves. Where all of them do, they
+/// have this long to run out of time as well, and to say for whom.
+inline constexpr std::chrono::milliseconds kTimeToSpeak{400};
+/// Of a rank that is named all the same.
+[[nodiscard]] std::string waits_itself(int rank);
+
 /// "30 s", "250 ms".
 [[nodiscard]] std::string text_of(std::chrono::milliseconds duration);
 /// "rank 1", "ranks 0, 2"; `ranks` is not empty.

@@ -128,10 +128,36 @@ void LocalGroup::await(const Call& call, int level) {
     ++waiting_for_turn_;
     world_->changed.wait(lock, settled);
     --waiting_for_turn_;
-  } else if (!world_->changed.wait_for(lock, world_->timeout(), settled)) {
-    world_->fail(too_late(call, level, absent_from(slot_of(call), level), world_->timeout()));
+  } else if (!settled()) {
+    int& waits = world_->waits[in_world(call.rank)];
+    ++waits;
+    if (!world_->changed.wait_for(lock, world_->timeout(), settled)) {
+      fail_late(lock, call, level, settled);
+    }
+    --waits;
   }
   if (!has_passed(call, level)) leave(lock, call);
+}
+
+void LocalGroup::fail_late(Lock& lock, const Call& call, int level,
+                           const std::function<bool()>& settled) {
+  const auto waits = [&](int rank) { return world_->waits[rank] > 0; };
+  const auto overdue = [&] {
+    std::vector<int> ranks = absent_from(slot_of(call), level);
+    std::erase_if(ranks, waits);
+    return ranks;
+  };
+  std::vector<int> ranks = overdue();
+  if (ranks.empty()) {
+    if (world_->changed.wait_for(lock, collective::kTimeToSpeak, settled)) return;
+    ranks = overdue();
+    if (ranks.empty()) ranks = absent_from(slot_of(call), level);
+  }
+  Failure failure = too_late(call, level, ranks, world_->timeout());
+  for (const int rank : ranks) {
+    if (waits(rank)) failure.message += collective::waits_itself(rank);
+  }
+  world_->fail(failure);
 }
 
 void LocalGroup::wait_for_workers(Lock& lock, const Call& call) {

@@ -63,6 +63,8 @@ class LocalGroup final : public collective::Group {
   void contribute(Slot& slot, int rank, int level);
   void check_agreement(const Slot& slot, const Call& call);
   void fail_for_ended(const Slot& slot, int rank);
+  /// Once the call has waited for the timeout (kTimeToSpeak).
+  void fail_late(Lock& lock, const Call& call, int level, const std::function<bool()>& settled);
   [[noreturn]] void leave(Lock& lock, const Call& call);
   void wait_for_workers(Lock& lock, const Call& call);
   std::vector<int> absent_from(const Slot& slot, int level) const;

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string_view>
@@ -32,6 +33,8 @@ class World {
   void fail(Failure failure);
   [[nodiscard]] const std::optional<Failure>& failure() const { return failure_; }
   [[nodiscard]] bool failed() const { return failure_.has_value(); }
+  /// Operations that each rank waits in.
+  std::map<int, int> waits;
   /// Numbers the communicators that were made by splitting.
   int splits = 0;
 

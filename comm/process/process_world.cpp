@@ -214,7 +214,7 @@ std::string ProcessWorld::own_words(const collective::Failure& failure) const {
 }
 
 std::string ProcessWorld::state_of(int rank) const {
-  if (waits_itself(rank)) return concat(" (rank ", rank, " waits itself)");
+  if (waits_itself(rank)) return collective::waits_itself(rank);
   return standstill_of(rank);
 }
 

@@ -4,13 +4,6 @@
 #include <iterator>
 
 namespace zero3::process {
-namespace {
-
-/// For a rank that runs out of time a little later than this one, and for its letter.
-constexpr std::chrono::milliseconds kTimeToSpeak{400};
-
-}  // namespace
-
 Wait::~Wait() {
   if (told_) world_.waits_long(-1);
 }
@@ -31,7 +24,7 @@ std::vector<int> Wait::overdue(const std::vector<int>& absent) const {
   std::vector<int> causes;
   std::copy_if(absent.begin(), absent.end(), std::back_inserter(causes),
                [this](int rank) { return !world_.waits_itself(rank); });
-  const bool time_is_over = has_lasted(world_.timeout() + kTimeToSpeak);
+  const bool time_is_over = has_lasted(world_.timeout() + collective::kTimeToSpeak);
   return causes.empty() && time_is_over ? absent : causes;
 }
 

@@ -9,9 +9,8 @@ namespace zero3::process {
 
 /// One wait of this rank for others, from its construction on.
 ///
-/// Where one rank stands still, those that wait for it are waited for by others, and all run out of
-/// time together. So a rank tells the others when it has waited for half of the timeout, and who
-/// runs out of time names only ranks that do not wait themselves.
+/// It tells the others when it has lasted for half of the timeout, so that they do not take this
+/// rank for the cause (kTimeToSpeak).
 class Wait {
  public:
   explicit Wait(ProcessWorld& world) : world_(world) {}
@@ -21,8 +20,8 @@ class Wait {
 
   /// Whether the timeout has passed; to be asked often enough for the half of it to be noticed.
   [[nodiscard]] bool is_late();
-  /// Once it is late: those of the `absent` (ranks of the world) that are to be named. Empty where
-  /// all of them wait themselves and may yet say for whom; a moment later it is all of them.
+  /// Once it is late: those of the `absent` (ranks of the world) that are to be named; empty while
+  /// others are to speak.
   [[nodiscard]] std::vector<int> overdue(const std::vector<int>& absent) const;
 
  private:
