@@ -62,8 +62,8 @@ class Part {
 /// Of ranks that are threads.
 std::function<Groups(int)> threads() {
   const auto world = std::make_shared<local::World>(kTimeout);
-  const Groups groups = {std::make_shared<local::LocalGroup>(world, std::vector<int>{0, 1, 2}, ""),
-                         std::make_shared<local::LocalGroup>(world, std::vector<int>{0, 1}, "two")};
+  Groups groups = {std::make_shared<local::LocalGroup>(world, std::vector<int>{0, 1, 2}, ""),
+                   std::make_shared<local::LocalGroup>(world, std::vector<int>{0, 1}, "two")};
   return [groups](int) { return groups; };
 }
 
