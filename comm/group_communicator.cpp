@@ -70,10 +70,14 @@ void GroupCommunicator::issue(Call call_value, Stream& stream) {
   const auto skipped = [call](const std::exception_ptr& error) { call->group->skip(*call, error); };
   const Stream* native = &stream.native();
   const std::string name = task_name(call->header.operation, call->header.label);
+  // A group may write those of the first step from the arrival on.
+  std::vector<Output> first_outputs;
+  if (!call->steps.empty()) first_outputs.swap(call->steps.front().outputs);
 
   internal::enqueue(stream, {.name = name,
                              .run = [call] { call->group->arrive(*call); },
                              .gate = last_stream_ == native ? nullptr : gate(Group::kTurn),
+                             .outputs = std::move(first_outputs),
                              .skipped = skipped,
                              .silent = true});
   ++issued_;

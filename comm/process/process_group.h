@@ -21,8 +21,7 @@ using collective::Call;
 /// Memory of near ranks is read in place. What far ranks read is sent to them within the step, so
 /// they have passed all levels but the first as soon as they have arrived. What the first step
 /// sends is handed over on arrival, and starts by itself when they have arrived as well: the
-/// outputs of that step are written from the arrival on, which a stepped executor, who spoils them
-/// when the step is next, does not know.
+/// outputs of that step are written from the arrival on.
 ///
 /// A seat's progress is 4 · sequence + what the rank has done of that collective: 1 it has arrived,
 /// 2 and 3 it has done the first and the second step, 4 it has departed. A rank has passed a level
