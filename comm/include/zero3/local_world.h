@@ -12,10 +12,11 @@ namespace zero3 {
 /// nothing is staged. For streams of CPU devices. Thread-safe.
 ///
 /// A rank waits at most `timeout` for the others in one operation; the error names those that are
-/// absent. The first error of any rank, in any communicator split from the world, is the error of
-/// all of them from then on. A rank whose communicator is destroyed while others wait for it there
-/// is such an error, at once; what it had issued before still runs. Errors call ranks by their
-/// number in the world.
+/// absent and do not wait for others themselves. Where all of them do, 0.4 s later, it names all.
+/// The first error of any rank, in any communicator split from the world, is the error of all of
+/// them from then on. A rank whose communicator is destroyed while others wait for it there is such
+/// an error, at once; what it had issued before still runs. Errors call ranks by their number in
+/// the world.
 class LocalWorld {
  public:
   explicit LocalWorld(int size, std::chrono::milliseconds timeout = std::chrono::minutes(5));

@@ -30,7 +30,8 @@ enum class MpiPath : std::uint8_t {
 };
 
 struct MpiOptions {
-  /// How long a rank waits for the others in one operation.
+  /// How long a rank waits for the others in one operation; 0.4 s longer where all that are absent
+  /// wait for others themselves.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
   MpiPath path = MpiPath::kAuto;
   /// Gets this rank's one line about a failure of the world, on a thread of the communicator's own.
