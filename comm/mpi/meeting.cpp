@@ -44,7 +44,7 @@ struct ErrorText {
     std::memcpy(text.data(), message.data(), std::min(message.size(), text.size() - 1));
   }
   [[nodiscard]] bool none() const { return text[0] == '\0'; }
-  std::array<char, 256> text = {};
+  std::array<char, 512> text = {};
 };
 
 /// The first rank's error that has one; empty: none has. Collective: whoever throws must not leave
@@ -64,10 +64,11 @@ void check_places(const Launch& launch, int rank, int ranks) {
                 launch.rank, ", MPI says rank ", rank,
                 "; unset the variables of the launcher that did not start this process");
   } catch (const UsageError& failure) {
-    error = failure.what();
+    error = concat("rank ", rank, ": ", failure.what());
   }
-  if (first_error(error, MPI_COMM_WORLD).empty()) return;
-  throw UsageError(error.empty() ? "another rank's launch contradicts MPI; see its error" : error);
+  // In full on every rank: mpirun ends all at the first's exit, before others may have said theirs.
+  error = first_error(error, MPI_COMM_WORLD);
+  if (!error.empty()) throw UsageError(error);
 }
 
 /// Ranks of different builds would misread each other.

@@ -25,8 +25,9 @@ struct Meeting {
   /// but the first of them.
   std::string warning;
 };
-/// Collective, after MPI_Init. Throws, then on every rank, UsageError where MPI and the launch
-/// disagree or ranks are of different builds, CommError where there is no memory to share.
+/// Collective, after MPI_Init. Throws, then on every rank and with the same words, UsageError where
+/// MPI and the launch disagree or ranks are of different builds, CommError where there is no memory
+/// to share.
 [[nodiscard]] Meeting meet(const Launch& launch, MpiPath path);
 
 }  // namespace zero3::mpi
